@@ -1,0 +1,203 @@
+"""plan.json: what the search found, what it will cost, and everything needed to export it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hetcli.spec.base import Document, Origin, Record
+from hetcli.spec.cluster import Cluster
+from hetcli.spec.model.architecture import Model
+from hetcli.spec.workload import Pretrain
+
+__all__ = [
+    "Alternative",
+    "Certificate",
+    "Inputs",
+    "MemoryEntry",
+    "Parallelism",
+    "Plan",
+    "PlanDevice",
+    "PlanReplica",
+    "PlanStage",
+    "Predicted",
+    "PredictedDevice",
+    "PredictedStage",
+    "Search",
+    "Target",
+]
+
+Target = Literal["megatron", "deepspeed", "flagscale", "free"]
+Size = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Inputs(Record):
+    """What the plan was made from, whole, so that the plan can be checked and exported alone."""
+
+    cluster: Cluster
+    model: Model
+    workload: Pretrain
+
+
+class PlanDevice(Record):
+    """A device by node name and index in the node (PCI bus order)."""
+
+    node: str
+    index: Count
+
+
+class PlanReplica(Record):
+    """One data-parallel member of a stage."""
+
+    devices: tuple[PlanDevice, ...]
+    micro_batches: Size
+    micro_batch_size: Size
+
+
+class PlanStage(Record):
+    """One stage. `chunks` are the layer counts of its virtual stages; `layers` is their sum."""
+
+    pipeline: Count = 0
+    layers: Count
+    first_layer: Count
+    chunks: tuple[Count, ...]
+    gpu: str
+    tensor_parallel: Size
+    recompute: Literal["none", "selective", "full"]
+    recompute_layers: Count | None = None
+    devices: tuple[PlanDevice, ...]
+    replicas: tuple[PlanReplica, ...]
+
+
+class Parallelism(Record):
+    """The degrees that a framework takes; `data_parallel` is null where replicas differ in shape.
+
+    `pipeline_splits` are the layers of each stage, first stage first.
+    """
+
+    tensor_parallel: Size
+    pipeline_parallel: Size
+    data_parallel: Size | None
+    context_parallel: Size
+    expert_parallel: Size
+    expert_tensor_parallel: Size
+    virtual_stages: Size
+    sequence_parallel: bool
+    micro_batch_size: Size
+    global_batch: Size
+    gradient_accumulation: Size
+    zero_stage: Annotated[int, Field(ge=0, le=3)]
+    offload: Literal["none", "optimizer", "optimizer+parameters"]
+    schedule: str
+    precision: Literal["bf16", "fp16", "fp32", "fp8"]
+    attention: Literal["auto", "flash", "unfused"]
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+
+
+class MemoryEntry(Record):
+    """One item of a device's memory."""
+
+    name: str
+    memory_bytes: Count
+    origin: Origin
+
+
+class PredictedDevice(Record):
+    """The budget of one device at its peak."""
+
+    node: str
+    index: Count
+    gpu: str
+    stage: Count
+    replica: Count
+    peak_memory_bytes: Count
+    capacity_bytes: Count
+    headroom_bytes: int
+    items: tuple[MemoryEntry, ...]
+
+
+class PredictedStage(Record):
+    """The time of one stage's worst replica."""
+
+    stage: Count
+    forward_s: float
+    backward_s: float
+    send_s: float
+    busy_s: float
+    gradient_sync_s: float
+    optimizer_s: float
+    breakdown_s: dict[str, float]
+    origin: Origin
+
+
+class Predicted(Record):
+    """Time, memory and money of one optimizer step; null where a number cannot be known."""
+
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    model_flops: float
+    mfu: float | None
+    cost_per_step: float | None
+    cost_per_million_tokens: float | None
+    breakdown_s: dict[str, float]
+    stages: tuple[PredictedStage, ...]
+    devices: tuple[PredictedDevice, ...]
+    origin: Origin
+
+
+class Certificate(Record):
+    """How far the plan can be from the best one: no plan of the space is faster than the bound.
+
+    Both are null where no search was made (`hetcli estimate`); `reason` says why.
+    """
+
+    lower_bound_s: float | None
+    gap: float | None
+    reason: str = ""
+
+
+class Alternative(Record):
+    """Another plan of the ranking, in short."""
+
+    rank: Size
+    mapping: str
+    parallelism: Parallelism
+    layers: tuple[Count, ...]
+    step_time_s: float
+    tokens_per_s: float
+    cost_per_step: float | None
+    bound_by: str
+    worst_device: str
+    headroom_bytes: int
+
+
+class Search(Record):
+    """What the search looked at: candidates seen, pruned by each rule, scored in full."""
+
+    space: Literal["grid", "free", "given"]
+    seen: Count
+    scored: Count
+    pruned: dict[str, Count]
+    complete: bool
+    idle_devices: tuple[PlanDevice, ...] = ()
+
+
+class Plan(Document):
+    """The answer of `hetcli plan` and `hetcli estimate`."""
+
+    kind: Literal["pretrain"] = "pretrain"
+    hetcli_version: str
+    inputs: Inputs
+    target: Target
+    parallelism: Parallelism
+    stages: Annotated[tuple[PlanStage, ...], Field(min_length=1)]
+    predicted: Predicted
+    certificate: Certificate
+    alternatives: tuple[Alternative, ...]
+    search: Search
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
