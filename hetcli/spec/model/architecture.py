@@ -1,20 +1,23 @@
 """A model as a list of layers of possibly unlike kinds: the shape that every part of hetcli reads.
 
 The classes are also the format of an explicit model file; `huggingface.py` fills them from a
-Hugging Face config.json.
+Hugging Face config.json. All of them are hashable, so that results can be cached by layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
 from hetcli.spec.base import Document, Name, Record
 
 __all__ = [
+    "MAX_LAYERS",
+    "MAX_SIZE",
+    "Activation",
     "DenseFeedForward",
     "FeedForward",
     "GroupedQueryAttention",
@@ -25,25 +28,50 @@ __all__ = [
     "Model",
     "MoeFeedForward",
     "Norm",
+    "NormPlacement",
     "Positions",
     "Rotary",
+    "RotaryScaling",
+    "divisors",
 ]
 
-Size = Annotated[int, Field(gt=0, le=2**40)]
-Count = Annotated[int, Field(ge=0, le=2**40)]
+# No dimension of a real model comes near; what is larger is a typing error or an attack.
+MAX_SIZE: Final = 2**40
+MAX_LAYERS: Final = 100_000
+
+Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
+Count = Annotated[int, Field(ge=0, le=MAX_SIZE)]
+Factor = Annotated[float, Field(gt=0)]
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu_squared"]
+# Where a block's norms stand: before each sublayer; after its residual sum (OPT-350M); on its
+# output before the sum (OLMo 2); both before it and on its output (Gemma 2 and 3, GLM-4).
+NormPlacement = Literal["pre", "post", "output", "sandwich"]
+
+
+def divisors(number: int, limit: int = 4096) -> list[int]:
+    """The divisors of `number` up to `limit`: what an error offers instead of one that is none."""
+    return [n for n in range(1, min(number, limit) + 1) if number % n == 0]
 
 
 class Norm(Record):
-    """A normalisation over the hidden size: its kind decides its parameters and its cost."""
+    """A normalisation over the hidden size: its kind decides its parameters and its cost.
+
+    `zero_centered` norms multiply by one plus the weight (Gemma).
+    """
 
     kind: Literal["rmsnorm", "layernorm", "none"] = "rmsnorm"
     bias: bool = False
     elementwise: bool = True
     epsilon: float = Field(default=1e-5, gt=0, lt=1)
+    zero_centered: bool = False
 
 
 class GroupedQueryAttention(Record):
-    """Softmax attention; multi-head when `kv_heads == heads`, multi-query when it is 1."""
+    """Softmax attention; multi-head when `kv_heads == heads`, multi-query when it is 1.
+
+    `softmax_scale` is what the scores are multiplied by when it is not `head_dim ** -0.5`;
+    `logit_softcap` the c of c·tanh(score / c) (Gemma 2).
+    """
 
     kind: Literal["gqa"] = "gqa"
     heads: Size
@@ -54,20 +82,24 @@ class GroupedQueryAttention(Record):
     # Norms of query and key: over each head (Qwen3, Gemma 3) or over the projection (OLMo 2).
     query_key_norm: Literal["none", "head", "projection"] = "none"
     sliding_window: Size | None = None
+    softmax_scale: Factor | None = None
+    logit_softcap: Factor | None = None
 
     @model_validator(mode="after")
     def _groups_divide(self) -> GroupedQueryAttention:
         if self.heads % self.kv_heads:
-            legal = [n for n in range(1, min(self.heads, 4096) + 1) if self.heads % n == 0]
             raise ValueError(
                 f"{self.heads} heads cannot share {self.kv_heads} kv_heads: "
-                f"{self.heads} % {self.kv_heads} != 0; legal kv_heads: {legal}"
+                f"{self.heads} % {self.kv_heads} != 0; legal kv_heads: {divisors(self.heads)}"
             )
         return self
 
 
 class LatentAttention(Record):
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    `bias` belongs to the two projections into the latent spaces and to the output projection.
+    """
 
     kind: Literal["mla"] = "mla"
     heads: Size
@@ -89,11 +121,18 @@ class DenseFeedForward(Record):
     size: Size
     gated: bool = True
     bias: bool = False
-    activation: str = "silu"
+    activation: Activation = "silu"
 
 
 class MoeFeedForward(Record):
-    """Routed experts, `top_k` active for a token, and shared experts that always run."""
+    """Routed experts, `top_k` active for a token, and shared experts that always run.
+
+    `expert_size` is the inner size of one routed expert, `shared_size` that of all shared experts
+    together. `router_bias` is a trained bias; `expert_bias` the load-balancing correction that is
+    a buffer, not a parameter (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). With `groups`, a
+    token's experts come from its `top_groups` best groups. Without `normalize_top_k` the weights
+    of the chosen experts keep the scores they had among all.
+    """
 
     kind: Literal["moe"] = "moe"
     experts: Size
@@ -102,14 +141,37 @@ class MoeFeedForward(Record):
     shared_size: Count = 0
     shared_gate: bool = False
     router_bias: bool = False
+    expert_bias: bool = False
+    score_function: Literal["softmax", "sigmoid"] = "softmax"
+    normalize_top_k: bool = True
+    routed_scaling: Factor = 1.0
+    groups: Size | None = None
+    top_groups: Size | None = None
     gated: bool = True
     bias: bool = False
-    activation: str = "silu"
+    activation: Activation = "silu"
 
     @model_validator(mode="after")
-    def _top_k_exists(self) -> MoeFeedForward:
+    def _router_can_choose(self) -> MoeFeedForward:
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
+        if (self.groups is None) != (self.top_groups is None):
+            raise ValueError("groups and top_groups belong together: set both or none")
+        if self.groups is None or self.top_groups is None:
+            return self
+        if self.experts % self.groups:
+            raise ValueError(
+                f"{self.experts} experts do not split into {self.groups} groups; "
+                f"legal groups: {divisors(self.experts)}"
+            )
+        if self.top_groups > self.groups:
+            raise ValueError(f"top_groups {self.top_groups} is more than the {self.groups} groups")
+        reachable = self.top_groups * (self.experts // self.groups)
+        if self.top_k > reachable:
+            raise ValueError(
+                f"top_k {self.top_k} is more than the {reachable} experts of "
+                f"{self.top_groups} groups"
+            )
         return self
 
 
@@ -122,8 +184,15 @@ class Layer(Record):
     attention: Mixer | None
     feed_forward: FeedForward | None
     norms: int = Field(default=2, ge=0, le=8)
+    norm_placement: NormPlacement = "pre"
     # Attention and feed-forward read the same input and their outputs add up (GPT-J, NeoX, Falcon).
     parallel: bool = False
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Layer:
+        if self.attention is None and self.feed_forward is None:
+            raise ValueError("a layer needs an attention, a feed_forward or both")
+        return self
 
 
 class LayerRun(Record):
@@ -133,12 +202,38 @@ class LayerRun(Record):
     layer: Layer
 
 
+class RotaryScaling(Record):
+    """How a rotary embedding is stretched beyond the sequence it was trained on.
+
+    The names are those of Hugging Face's `rope_scaling`, whose documentation defines them.
+    """
+
+    kind: Literal["linear", "dynamic", "yarn", "longrope", "llama3"]
+    factor: Factor | None = None
+    original_max_sequence: Size | None = None
+    low_frequency_factor: Factor | None = None
+    high_frequency_factor: Factor | None = None
+    beta_fast: Factor | None = None
+    beta_slow: Factor | None = None
+    mscale: Factor | None = None
+    mscale_all_dim: float | None = Field(default=None, ge=0)
+    attention_factor: Factor | None = None
+    short_factors: tuple[Factor, ...] = Field(default=(), max_length=4096)
+    long_factors: tuple[Factor, ...] = Field(default=(), max_length=4096)
+
+
 class Rotary(Record):
-    """Rotary position embedding."""
+    """Rotary position embedding of a `fraction` of every head.
+
+    `local_base` is the base of layers with a sliding window when it is another one (Gemma 3);
+    `interleaved` rotates neighbouring elements instead of the two halves of a head (GLM-4).
+    """
 
     base: float = Field(default=10000.0, gt=0)
+    local_base: Factor | None = None
     fraction: float = Field(default=1.0, gt=0, le=1)
-    scaling: dict[str, float | int | str | bool | None | list[float]] | None = None
+    interleaved: bool = False
+    scaling: RotaryScaling | None = None
 
 
 class Positions(Record):
@@ -148,9 +243,23 @@ class Positions(Record):
     table_size: Count = 0
     rotary: Rotary | None = None
 
+    @model_validator(mode="after")
+    def _table_belongs_to_learned(self) -> Positions:
+        if (self.kind == "learned") != (self.table_size > 0):
+            raise ValueError(
+                f"positions of kind {self.kind} with a table_size of {self.table_size}; "
+                "learned positions have a table, the other kinds have none"
+            )
+        return self
+
 
 class Model(Document):
-    """A decoder-only language model."""
+    """A decoder-only language model.
+
+    `embedding_scale` multiplies the word embeddings (Gemma: the square root of the hidden size),
+    `logit_softcap` caps the logits as `GroupedQueryAttention.logit_softcap` caps scores. `notes`
+    say what of the source is not part of the model, such as a vision tower.
+    """
 
     name: Name
     architecture: Name
@@ -165,16 +274,28 @@ class Model(Document):
     embedding_norm: bool = False
     # OPT-350M embeds into a smaller size and projects in and out.
     embedding_size: Size | None = None
+    embedding_scale: Factor | None = None
     tied_embeddings: bool = False
     head_bias: bool = False
+    logit_softcap: Factor | None = None
     positions: Positions = Positions()
     # Multi-token-prediction layers behind the last decoder layer (DeepSeek-V3, GLM-4.5).
     prediction_layers: Count = 0
+    notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _layer_count_is_sane(self) -> Model:
-        if self.layer_count > 100_000:
-            raise ValueError(f"{self.layer_count} layers; at most 100000 are read")
+        if self.layer_count > MAX_LAYERS:
+            raise ValueError(f"{self.layer_count} layers; at most {MAX_LAYERS} are read")
+        return self
+
+    @model_validator(mode="after")
+    def _table_covers_the_sequence(self) -> Model:
+        if 0 < self.positions.table_size < self.max_sequence:
+            raise ValueError(
+                f"max_sequence {self.max_sequence} is longer than the position table "
+                f"(table_size {self.positions.table_size})"
+            )
         return self
 
     @cached_property
