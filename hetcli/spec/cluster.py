@@ -1,4 +1,4 @@
-"""The cluster file: groups of nodes, their GPUs and NICs, and the links between fabrics and zones."""
+"""The cluster file: groups of nodes, their GPUs and NICs, and the links between places."""
 
 from __future__ import annotations
 

@@ -1,0 +1,105 @@
+"""Where a command's words go: the result to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from hetcli.errors import ExitCode, HetcliError, OutputError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = ["Output"]
+
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the common options ask for. The content is the same on and off a terminal."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    debug: bool = False
+    color: Literal["auto", "always", "never"] = "auto"
+
+    def _console(self, *, stderr: bool) -> Console:
+        from rich.console import Console
+
+        stream = sys.stderr if stderr else sys.stdout
+        return Console(
+            file=stream,
+            width=WIDTH,
+            force_terminal=self._force_color(),
+            no_color=True if self.color == "never" or os.environ.get("NO_COLOR") else None,
+            highlight=False,
+            soft_wrap=False,
+            emoji=False,
+        )
+
+    def _force_color(self) -> bool | None:
+        if self.color == "always":
+            return True
+        if self.color == "never":
+            return False
+        return True if os.environ.get("FORCE_COLOR") else None
+
+    def result(self, document: Any, *renderables: RenderableType) -> None:
+        """Print the result: `document` as JSON with `--json`, otherwise the renderables.
+
+        `document` is a pydantic model or plain data.
+        """
+        if self.json:
+            self.write(_as_json(document))
+            return
+        console = self._console(stderr=False)
+        for renderable in renderables:
+            console.print(renderable)
+
+    def write(self, text: str) -> None:
+        """Print `text` to stdout as it is, with one newline at the end."""
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+
+    def note(self, text: str) -> None:
+        """Say something beside the result, unless `--quiet`."""
+        if not self.quiet:
+            self._console(stderr=True).print(text, markup=False, style="dim")
+
+    def warn(self, text: str) -> None:
+        """Say something that the user should act on; also with `--quiet`."""
+        self._console(stderr=True).print(f"warning: {text}", markup=False, style="yellow")
+
+    def error(self, error: HetcliError) -> ExitCode:
+        """Print the three parts of an expected failure; returns the exit code."""
+        console = self._console(stderr=True)
+        console.print(f"error: {error.what}", markup=False, style="bold red")
+        if error.why:
+            console.print(f"  why: {error.why}", markup=False)
+        if error.fix:
+            console.print(f"  try: {error.fix}", markup=False)
+        return error.exit_code
+
+    def save(self, path: str, document: Any) -> None:
+        """Write a document as JSON to `path`, or to stdout when it is `-`."""
+        if path == "-":
+            self.write(_as_json(document))
+            return
+        from hetcli.spec.source import write_text_atomically
+
+        write_text_atomically(path, _as_json(document))
+        self.note(f"wrote {path}")
+
+
+def _as_json(document: Any) -> str:
+    if hasattr(document, "model_dump_json"):
+        text: str = document.model_dump_json(indent=2)
+        return text + "\n"
+    try:
+        return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    except ValueError as error:
+        raise OutputError("the result holds a number that JSON cannot", why=str(error)) from error
