@@ -9,18 +9,34 @@ import typer
 
 __all__ = [
     "Attention",
+    "AttentionOption",
     "ClusterOption",
+    "ContextParallel",
+    "DataParallel",
+    "ExpertParallel",
+    "ExpertTensorParallel",
     "GlobalBatch",
     "MemoryMargin",
+    "MicroBatch",
     "ModelOption",
     "Objective",
+    "ObjectiveOption",
     "Offload",
+    "OffloadOption",
+    "Out",
+    "PipelineParallel",
     "Precision",
+    "PrecisionOption",
     "Recompute",
+    "RecomputeOption",
     "Schedule",
+    "ScheduleOption",
     "SequenceLength",
     "Target",
+    "TargetOption",
+    "TensorParallel",
     "WorkloadOption",
+    "ZeroStage",
 ]
 
 
@@ -108,4 +124,49 @@ SequenceLength = Annotated[
 MemoryMargin = Annotated[
     str | None,
     typer.Option("--memory-margin", metavar="SIZE", help="Kept free on every device (1GiB)."),
+]
+
+
+def _degree(kind: str, short: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        f"--{kind}-parallel",
+        f"--{short}",
+        min=1,
+        metavar="N",
+        help=f"{kind.replace('-', ' ').capitalize()} parallel degree.",
+    )
+    return option
+
+
+TensorParallel = Annotated[int | None, _degree("tensor", "tp")]
+PipelineParallel = Annotated[int | None, _degree("pipeline", "pp")]
+DataParallel = Annotated[int | None, _degree("data", "dp")]
+ContextParallel = Annotated[int | None, _degree("context", "cp")]
+ExpertParallel = Annotated[int | None, _degree("expert", "ep")]
+ExpertTensorParallel = Annotated[int | None, _degree("expert-tensor", "etp")]
+MicroBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batch", "--mbs", min=1, metavar="N", help="Sequences of one micro-batch."
+    ),
+]
+PrecisionOption = Annotated[Precision | None, typer.Option("--precision")]
+AttentionOption = Annotated[Attention | None, typer.Option("--attention")]
+ObjectiveOption = Annotated[Objective | None, typer.Option("--objective")]
+RecomputeOption = Annotated[Recompute | None, typer.Option("--recompute")]
+ScheduleOption = Annotated[Schedule | None, typer.Option("--schedule")]
+OffloadOption = Annotated[Offload | None, typer.Option("--offload")]
+ZeroStage = Annotated[
+    int | None,
+    typer.Option(
+        "--zero",
+        min=0,
+        max=3,
+        metavar="STAGE",
+        help="ZeRO stage; for Megatron-LM 1 is the distributed optimizer.",
+    ),
+]
+TargetOption = Annotated[Target, typer.Option("--target", help="The framework that must run it.")]
+Out = Annotated[
+    str | None, typer.Option("-o", "--output", metavar="FILE", help="Write plan.json here.")
 ]
