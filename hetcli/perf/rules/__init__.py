@@ -1,0 +1,54 @@
+"""What a parallel configuration must satisfy before it is worth a prediction.
+
+Two kinds of refusal. A degree that the model or the framework can never take is the user's mistake
+(`ConfigurationError`, with the legal values); a batch, a world or a device pool that does not
+suffice is a negative answer (`InfeasibleError`, with the nearest that would). Sources are
+Megatron-LM's `validate_args` and `schedules.py` (core 0.19) and DeepSpeed's `PipelineEngine`,
+unless a docstring names another one.
+"""
+
+from __future__ import annotations
+
+from hetcli.perf.rules.batch import (
+    check_batch,
+    check_interleaving,
+    check_micro_batch_count,
+    check_pipeline,
+    check_stage_layers,
+    interleaving_is_legal,
+    legal_batches,
+)
+from hetcli.perf.rules.degrees import (
+    check_context_parallel,
+    check_expert_parallel,
+    check_tensor_parallel,
+    legal_expert_parallel,
+    legal_expert_tensor_parallel,
+    legal_tensor_parallel,
+)
+from hetcli.perf.rules.frameworks import check_framework
+from hetcli.perf.rules.numbers import divisors
+from hetcli.perf.rules.precision import check_precision, nodes_without, supports
+from hetcli.perf.rules.whole import check
+
+__all__ = [
+    "check",
+    "check_batch",
+    "check_context_parallel",
+    "check_expert_parallel",
+    "check_framework",
+    "check_interleaving",
+    "check_micro_batch_count",
+    "check_pipeline",
+    "check_precision",
+    "check_stage_layers",
+    "check_tensor_parallel",
+    "divisors",
+    "interleaving_is_legal",
+    "legal_batches",
+    "legal_expert_parallel",
+    "legal_expert_tensor_parallel",
+    "legal_tensor_parallel",
+    "nodes_without",
+    "supports",
+]
