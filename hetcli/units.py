@@ -6,8 +6,9 @@ refused wherever two readings are plausible: `80` may be GB or GiB, `200` Gbit/s
 
 from __future__ import annotations
 
-import math
 import re
+from fractions import Fraction
+from math import floor, log10
 from typing import Final
 
 __all__ = [
@@ -29,63 +30,76 @@ __all__ = [
 
 GIB: Final = 1024**3
 
-_DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_BINARY: Final = {"Ki": 1024.0, "Mi": 1024.0**2, "Gi": 1024.0**3, "Ti": 1024.0**4, "Pi": 1024.0**5}
+_DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5}
 _PREFIXES: Final = {**_DECIMAL, **_BINARY}
+# Micro is written with the micro sign (U+00B5), the Greek letter mu (U+03BC) or a plain u.
 _SECONDS: Final = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "\u00b5s": Fraction(1, 10**6),
+    "\u03bcs": Fraction(1, 10**6),
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86400),
 }
-_NUMBER: Final = r"(?P<number>[+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)"
+# At most 40 digits and a three-digit exponent: more is a mistake, and slow to compute with.
+_NUMBER: Final = (
+    r"(?P<number>[+]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?)"
+)
 _BYTES: Final = re.compile(rf"{_NUMBER}\s*(?P<prefix>[kKMGTP]i?)?B")
 _RATE_BYTES: Final = re.compile(rf"{_NUMBER}\s*(?P<prefix>[kKMGTP]i?)?B(?:/s|ps)")
 _RATE_BITS: Final = re.compile(rf"{_NUMBER}\s*(?P<prefix>[kKMGTP])?(?:b|bit|bits)(?:/s|ps)")
-_DURATION: Final = re.compile(rf"{_NUMBER}\s*(?P<unit>ns|us|µs|ms|s|min|h|d)")
-_COUNT: Final = re.compile(rf"{_NUMBER}\s*(?P<prefix>[kKMGTPB]i?)?")
+_DURATION: Final = re.compile(rf"{_NUMBER}\s*(?P<unit>ns|us|\u00b5s|\u03bcs|ms|s|min|h|d)")
+_COUNT: Final = re.compile(rf"{_NUMBER}\s*(?P<prefix>[kKMGTP]i?|B)?")
 _FLOPS: Final = re.compile(rf"{_NUMBER}\s*(?P<prefix>[kKMGTP])?(?:FLOP/s|FLOPS|FLOPs|flops)")
 
 
 def _match(pattern: re.Pattern[str], text: str, kind: str, example: str) -> re.Match[str]:
     found = pattern.fullmatch(text.strip())
     if found is None:
-        shown = text if len(text) <= 60 else f"{text[:57]}..."
-        raise ValueError(f"{shown!r} is not a {kind}; write it like {example}")
+        raise ValueError(f"{_shown(text)} is not a {kind}; write it like {example}")
     return found
 
 
-def _finite(value: float, text: str) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"{text!r} is too large to be a quantity")
-    return value
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."
+
+
+def _exact(found: re.Match[str], factor: int | Fraction) -> Fraction:
+    """The number of a match times `factor`, without rounding."""
+    return Fraction(found["number"]) * factor
+
+
+def _float(value: Fraction, text: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{_shown(text)} is too large; the largest quantity is 1e308") from None
 
 
 def parse_bytes(text: str) -> int:
     """Bytes from `80GiB`, `80GB` or `512B`. Raises ValueError on a bare number or another unit."""
     found = _match(_BYTES, text, "size", "80GiB or 80GB (a bare number could be either)")
-    value = float(found["number"]) * _PREFIXES[found["prefix"] or ""]
-    return round(_finite(value, text))
+    return round(_exact(found, _PREFIXES[found["prefix"] or ""]))
 
 
 def parse_rate(text: str) -> float:
     """Bytes per second from `200Gbps` (bits) or `25GB/s` (bytes). Raises ValueError otherwise."""
     bits = _RATE_BITS.fullmatch(text.strip())
     if bits is not None:
-        return _finite(float(bits["number"]) * _PREFIXES[bits["prefix"] or ""] / 8, text)
+        return _float(_exact(bits, _PREFIXES[bits["prefix"] or ""]) / 8, text)
     example = "200Gbps (bits) or 25GB/s (bytes); a bare number could be either"
     found = _match(_RATE_BYTES, text, "rate", example)
-    return _finite(float(found["number"]) * _PREFIXES[found["prefix"] or ""], text)
+    return _float(_exact(found, _PREFIXES[found["prefix"] or ""]), text)
 
 
 def parse_duration(text: str) -> float:
     """Seconds from `5us`, `3ms`, `10s`, `2min`, `7.9h`, `30d`. Raises ValueError otherwise."""
     found = _match(_DURATION, text, "duration", "5us, 3ms, 10s, 2min, 4h or 30d")
-    return _finite(float(found["number"]) * _SECONDS[found["unit"]], text)
+    return _float(_exact(found, _SECONDS[found["unit"]]), text)
 
 
 def parse_count(text: str) -> int:
@@ -93,95 +107,108 @@ def parse_count(text: str) -> int:
 
     Raises ValueError on anything else, also on a fraction.
     """
-    found = _match(_COUNT, text, "count", "512, 4Ki (4,096), 128k (128,000) or 300B")
+    example = "512, 4Ki (4,096), 128k (128,000) or 300B"
+    found = _match(_COUNT, text, "count", example)
     prefix = found["prefix"] or ""
-    factor = 1e9 if prefix == "B" else _PREFIXES.get(prefix)
-    if factor is None:
-        raise ValueError(f"{text!r} is not a count; write it like 512, 4Ki or 300B")
-    value = _finite(float(found["number"]) * factor, text)
-    if abs(value - round(value)) > 1e-6:
-        raise ValueError(f"{text!r} is not a whole number")
-    return round(value)
+    value = _exact(found, 10**9 if prefix == "B" else _PREFIXES[prefix])
+    if value.denominator != 1:
+        raise ValueError(f"{_shown(text)} is not a whole number; write it like {example}")
+    return value.numerator
 
 
 def parse_flops(text: str) -> float:
     """FLOP/s from `312TFLOP/s` or `1.98PFLOPS`. Raises ValueError otherwise."""
     found = _match(_FLOPS, text, "compute rate", "312TFLOP/s")
-    return _finite(float(found["number"]) * _PREFIXES[found["prefix"] or ""], text)
+    return _float(_exact(found, _PREFIXES[found["prefix"] or ""]), text)
 
 
-def _trim(value: float, digits: int = 3) -> str:
-    """At most `digits` significant digits, without a trailing zero after the point."""
+def _significant(value: float) -> float:
+    """The value rounded to three significant digits: what decides the unit, as it is printed."""
+    return float(f"{value:.2e}")
+
+
+def _trim(value: float) -> str:
+    """Three significant digits, without a trailing zero after the point."""
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    rounded = _significant(value)
+    decimals = max(0, 2 - floor(log10(abs(rounded))))
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def _scaled(value: float, prefixes: tuple[str, ...], unit: str) -> str:
+    """The value with the largest decimal prefix that leaves at least one before the point."""
+    size, space = abs(_significant(value)), " " if unit else ""
+    for prefix in prefixes:
+        factor = 10**9 if prefix == "B" else _DECIMAL[prefix]
+        if size >= factor:
+            return f"{_trim(value / factor)}{space}{prefix}{unit}"
+    return f"{_trim(value)}{space}{unit}"
+
+
 def format_bytes(value: float) -> str:
     """`78.2 GiB`: binary units, three significant digits."""
-    sign, size = ("-", -value) if value < 0 else ("", float(value))
-    for prefix in ("", "Ki", "Mi", "Gi", "Ti"):
-        if size < 1024 or prefix == "Ti":
-            return f"{sign}{_trim(size)} {prefix}B"
-        size /= 1024
-    raise AssertionError("unreachable")
+    sign, size, prefix = ("-" if value < 0 else ""), abs(float(value)), ""
+    for larger in _BINARY:
+        # 1023.5 would be printed as 1,024 of this unit, which is one of the next.
+        if size < 1023.5 or prefix == "Ti":
+            break
+        size, prefix = size / 1024, larger
+    return f"{sign}{_trim(size)} {prefix}B"
 
 
 def format_bytes_exact(value: int) -> str:
     """A spelling that `parse_bytes` reads back to the same number of bytes."""
     for prefix, factor in reversed(_BINARY.items()):
-        if value and value % int(factor) == 0:
-            return f"{value // int(factor)}{prefix}B"
+        if value and value % factor == 0:
+            return f"{value // factor}{prefix}B"
     return f"{value}B"
 
 
 def format_rate(value: float) -> str:
     """`25 GB/s`: decimal units, as network and memory rates are quoted."""
-    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= factor:
-            return f"{_trim(value / factor)} {prefix}B/s"
-    return f"{_trim(value)} B/s"
+    return _scaled(value, ("T", "G", "M", "k"), "B/s")
 
 
 def format_rate_exact(value: float) -> str:
-    """A spelling that `parse_rate` reads back to the same rate."""
+    """A spelling that `parse_rate` reads back to the same rate: `12.5GB/s` where that is exact."""
+    for prefix in ("T", "G", "M", "k"):
+        text = f"{value / _DECIMAL[prefix]:.12g}{prefix}B/s"
+        if value >= _DECIMAL[prefix] and parse_rate(text) == value:
+            return text
     return f"{value!r}B/s"
 
 
 def format_duration(value: float) -> str:
-    """`12.3 s`, `4.5 ms`, `2.1 h`: three significant digits."""
-    size = abs(value)
-    if size == 0:
-        return "0 s"
-    for unit in ("d", "h", "min", "s", "ms", "us"):
-        if size >= _SECONDS[unit] * (2 if unit in ("d", "h", "min") else 1):
-            return f"{_trim(value / _SECONDS[unit])} {unit}"
-    return f"{_trim(value / 1e-9)} ns"
+    """`12.3 s`, `4.5 ms`, `2.1 h`: three significant digits; minutes and more from two on."""
+    size = abs(_significant(value))
+    for unit, least in (("d", 2), ("h", 2), ("min", 2), ("s", 1), ("ms", 1), ("us", 1)):
+        if size >= _SECONDS[unit] * least:
+            return f"{_trim(float(value / _SECONDS[unit]))} {unit}"
+    return f"{_trim(float(value / _SECONDS['ns']))} ns" if value else "0 s"
 
 
 def format_duration_exact(value: float) -> str:
-    """A spelling that `parse_duration` reads back to the same duration."""
+    """A spelling that `parse_duration` reads back to the same duration: `5us` where it is exact."""
+    for unit in ("s", "ms", "us"):
+        text = f"{float(value / _SECONDS[unit]):.12g}{unit}"
+        if value >= _SECONDS[unit] and parse_duration(text) == value:
+            return text
     return f"{value!r}s"
 
 
 def format_flops(value: float) -> str:
     """`312 TFLOP/s`."""
-    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9)):
-        if value >= factor:
-            return f"{_trim(value / factor)} {prefix}FLOP/s"
-    return f"{_trim(value)} FLOP/s"
+    return _scaled(value, ("P", "T", "G"), "FLOP/s")
 
 
 def format_count(value: float) -> str:
     """`6.74B`, `32.8k`: three significant digits with a decimal prefix."""
-    for prefix, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= factor:
-            return f"{_trim(value / factor)}{prefix}"
-    return _trim(value)
+    return _scaled(value, ("T", "B", "M", "k"), "")
 
 
 def format_money(value: float) -> str:
     """`$0.278`: three significant digits below one dollar, cents from there on."""
-    return f"${_trim(value)}" if abs(value) < 1 else f"${value:,.2f}"
+    sign, size = ("-" if value < 0 else ""), abs(value)
+    return f"{sign}${_trim(size)}" if _significant(size) < 1 else f"{sign}${size:,.2f}"
