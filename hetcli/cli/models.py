@@ -32,8 +32,8 @@ def register(app: typer.Typer) -> None:
             names = list(preset_names())
             output.result({"schema_version": 1, "presets": names}, preset_table(names))
             return
-        from hetcli.perf.summary import summarize_model
         from hetcli.catalog.inputs import read_model
+        from hetcli.perf.summary import summarize_model
 
         summary = summarize_model(read_model(name), sequence=sequence)
         output.result(summary, model_details(summary))

@@ -84,7 +84,7 @@ class Output:
             console.print(f"  try: {error.fix}", markup=False)
         return error.exit_code
 
-    def save(self, path: str, document: Any) -> None:
+    def save(self, path: str, document: Any, *, quiet: bool = False) -> None:
         """Write a document as JSON to `path`, or to stdout when it is `-`."""
         if path == "-":
             self.write(_as_json(document))
@@ -92,7 +92,8 @@ class Output:
         from hetcli.spec.source import write_text_atomically
 
         write_text_atomically(path, _as_json(document))
-        self.note(f"wrote {path}")
+        if not quiet:
+            self.note(f"wrote {path}")
 
 
 def _as_json(document: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from hetcli.catalog.gpu import Gpu
+from hetcli.catalog.gpu import Dtype, Gpu
 from hetcli.report.tables import pairs, table
 from hetcli.units import (
     format_bytes,
@@ -20,12 +20,13 @@ from hetcli.units import (
 
 __all__ = ["gpu_details", "gpu_table", "model_details", "preset_table"]
 
-_DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+_DTYPES: tuple[Dtype, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8")
+_COLUMNS: tuple[Dtype, ...] = ("fp32", "fp16", "bf16", "fp8")
 
 
-def _peak(gpu: Gpu, dtype: str) -> str:
-    peaks: Mapping[str, float] = gpu.peak_flops
-    return f"{peaks[dtype] / 1e12:,.4g}" if dtype in peaks else "-"
+def _peak(gpu: Gpu, dtype: Dtype) -> str:
+    rate = gpu.peak_flops.get(dtype)
+    return "-" if rate is None else f"{rate / 1e12:,.4g}"
 
 
 def gpu_table(gpus: Sequence[Gpu]) -> Table:
@@ -47,7 +48,7 @@ def gpu_table(gpus: Sequence[Gpu]) -> Table:
             gpu.name,
             format_bytes(gpu.memory_bytes),
             format_rate(gpu.memory_bytes_per_s),
-            *(_peak(gpu, dtype) for dtype in ("fp32", "fp16", "bf16", "fp8")),
+            *(_peak(gpu, dtype) for dtype in _COLUMNS),
             gpu.intra_link,
             gpu.origin.letter,
         )

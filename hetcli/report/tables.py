@@ -1,4 +1,4 @@
-"""One look for every table of the terminal: no boxes, right-aligned numbers, at most 100 columns."""
+"""One look for every table of the terminal: no boxes, numbers to the right, 100 columns."""
 
 from __future__ import annotations
 

@@ -1,0 +1,54 @@
+"""What `plan` and `estimate` share: reading their inputs, and showing or saving a plan."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from hetcli.cli.output import Output
+
+if TYPE_CHECKING:
+    from hetcli.spec.cluster import Cluster
+    from hetcli.spec.model.architecture import Model
+    from hetcli.spec.plan import Plan
+    from hetcli.spec.workload import Pretrain
+
+__all__ = ["PlanningInputs", "given_inputs", "show_plan", "value_of"]
+
+
+class PlanningInputs(TypedDict):
+    """The three inputs of every plan."""
+
+    cluster: Cluster
+    model: Model
+    workload: Pretrain
+
+
+def value_of(choice: Enum | None) -> Any:
+    """The word that the user wrote for an option, or None."""
+    return None if choice is None else choice.value
+
+
+def given_inputs(
+    *, cluster: str, model: str, workload: str | None, **flags: int | str | Enum | None
+) -> PlanningInputs:
+    """Read the cluster, the model and the workload that the options name."""
+    from hetcli.catalog.inputs import read_cluster, read_model, read_workload
+
+    described = read_model(model)
+    plain = {name: flag.value if isinstance(flag, Enum) else flag for name, flag in flags.items()}
+    return {
+        "cluster": read_cluster(cluster),
+        "model": described,
+        "workload": read_workload(workload, model=described, flags=plain),
+    }
+
+
+def show_plan(output: Output, plan: Plan, out: str | None) -> None:
+    """Write plan.json where asked, and print the result."""
+    from hetcli.report.terminal import plan_view
+
+    if out is not None:
+        output.save(out, plan)
+    if out != "-":
+        output.result(plan, *plan_view(plan, verbose=output.verbose))
