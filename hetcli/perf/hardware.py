@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from hetcli.catalog.efficiency import Efficiency
 from hetcli.catalog.gpu import Gpu
 from hetcli.perf.configuration import DeviceId
 from hetcli.spec.base import Origin
@@ -67,6 +68,8 @@ class DeviceType:
     memory_origin: Origin
     slowdown: float = 1.0
     profile: str | None = None
+    # Shares of the data sheet fitted for this cluster; None: those that the catalogue ships.
+    efficiency: Efficiency | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ class Breakdown:
     @property
     def total(self) -> float:
         """Seconds of the step."""
-        return sum(getattr(self, item.name) for item in fields(self))
+        return sum((float(getattr(self, item.name)) for item in fields(self)), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,188 @@
+"""Which devices follow each other: the distinct pipelines of a configuration, each costed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hetcli.perf.communication import ELEMENT_BYTES, p2p_s
+from hetcli.perf.configuration import Configuration, DeviceId, Pipeline, Replica, Stage
+from hetcli.perf.hardware import Hardware, Node
+from hetcli.perf.stage import Costs, Pass, ReplicaTime, replica_time
+from hetcli.spec.model.architecture import Model
+
+__all__ = ["Chain", "chains", "edge_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One data-parallel member of a whole pipeline: its passes and transfers, stage by stage.
+
+    `send_s[i]` is the seconds of one boundary between stage i and i + 1, one direction; `replicas`
+    says how many members of the pipeline are just like this one.
+    """
+
+    stages: tuple[ReplicaTime, ...]
+    send_s: tuple[float, ...]
+    micro_batches: int
+    members: tuple[int, ...]
+
+    def forward(self, stage: int) -> Pass:
+        """All chunks' forward passes of one micro-batch."""
+        return sum(self.stages[stage].forward, Pass())
+
+    def backward(self, stage: int) -> Pass:
+        """All chunks' backward passes of one micro-batch."""
+        return sum(self.stages[stage].backward, Pass())
+
+
+def edge_bytes(configuration: Configuration, model: Model, stage: Stage, replica: Replica) -> float:
+    """Bytes that all ranks of a replica together pass on for one micro-batch.
+
+    With sequence parallelism each tensor rank sends its part; without, Megatron-LM sends the whole
+    activation from every rank (`megatron/core/pipeline_parallel/p2p_communication.py`).
+    """
+    copies = 1 if configuration.sequence_parallel else stage.tensor_parallel
+    elements = replica.micro_batch_size * configuration.sequence * model.hidden_size
+    return float(elements * ELEMENT_BYTES[configuration.precision] * copies)
+
+
+def chains(
+    configuration: Configuration, pipeline: Pipeline, hardware: Hardware, costs: Costs
+) -> list[Chain]:
+    """The distinct chains of a pipeline.
+
+    Member r of every stage works with member r of the next one. Where stages differ in their
+    number of replicas, members are matched in proportion, and times are scaled so that all
+    stages count in the micro-batches of the stage with the most.
+    """
+    stages = pipeline.stages
+    last = len(stages) - 1
+    width = max(len(stage.replicas) for stage in stages)
+    keys = [
+        [_class_key(configuration, stage, at, hardware) for at in range(len(stage.replicas))]
+        for stage in stages
+    ]
+    edge = _Edges(configuration, costs.model, hardware)
+    times: dict[tuple[int, object], ReplicaTime] = {}
+    members: dict[tuple[object, ...], list[int]] = {}
+    distinct: dict[tuple[object, ...], Chain] = {}
+    for member in range(width):
+        at = [member * len(stage.replicas) // width for stage in stages]
+        row = [stage.replicas[position] for stage, position in zip(stages, at, strict=True)]
+        sends = tuple(
+            edge.seconds(stages[index], row[index], row[index + 1]) for index in range(last)
+        )
+        key = (*(keys[index][position] for index, position in enumerate(at)), sends)
+        members.setdefault(key, []).append(member)
+        if key in distinct:
+            continue
+        most = max(replica.micro_batches for replica in row)
+        parts = []
+        for index, (stage, replica) in enumerate(zip(stages, row, strict=True)):
+            own = (index, keys[index][at[index]])
+            if own not in times:
+                times[own] = replica_time(
+                    configuration,
+                    stage,
+                    replica,
+                    first=index == 0,
+                    last=index == last,
+                    hardware=hardware,
+                    costs=costs,
+                )
+            parts.append(_scaled(times[own], replica.micro_batches / most))
+        distinct[key] = Chain(tuple(parts), sends, most, ())
+    return [replace(chain, members=tuple(members[key])) for key, chain in distinct.items()]
+
+
+def _scaled(time: ReplicaTime, factor: float) -> ReplicaTime:
+    if factor == 1:
+        return time
+    return replace(
+        time,
+        forward=tuple(each * factor for each in time.forward),
+        backward=tuple(each * factor for each in time.backward),
+    )
+
+
+def _runs(devices: Sequence[DeviceId]) -> Iterator[tuple[str, int]]:
+    """Nodes of `devices` in order with how many of them each holds."""
+    name, count = devices[0].node, 0
+    for device in devices:
+        if device.node != name:
+            yield name, count
+            name, count = device.node, 0
+        count += 1
+    yield name, count
+
+
+def _class_key(
+    configuration: Configuration, stage: Stage, position: int, hardware: Hardware
+) -> tuple[object, ...]:
+    """Equal for replicas that must cost the same: same kinds of node in the same pattern."""
+    replica = stage.replicas[position]
+    devices: Sequence[DeviceId] = replica.devices
+    offset = 0
+    block = configuration.expert_parallel * configuration.expert_tensor_parallel
+    if block > len(devices):
+        # The experts' group reaches over neighbouring replicas.
+        reach = -(-block // len(devices))
+        start = position - position % reach
+        devices = [d for each in stage.replicas[start : start + reach] for d in each.devices]
+        offset = position - start
+    runs = list(_runs(devices))
+    exact = len(runs) > 1 and bool(hardware.pair_links)
+    return (
+        replica.micro_batches,
+        replica.micro_batch_size,
+        offset if len(runs) > 1 else 0,
+        *((name if exact else _node_key(hardware.by_name[name]), count) for name, count in runs),
+    )
+
+
+def _node_key(node: Node) -> tuple[object, ...]:
+    return (
+        id(node.device_type),
+        id(node.intra),
+        id(node.nic),
+        node.nic_count,
+        len(node.devices),
+        node.group,
+        node.fabric,
+        node.zone,
+        node.region,
+    )
+
+
+class _Edges:
+    """Seconds of one boundary transfer between two replicas, all their ranks at once."""
+
+    def __init__(self, configuration: Configuration, model: Model, hardware: Hardware) -> None:
+        self._configuration = configuration
+        self._model = model
+        self._hardware = hardware
+        self._senders: dict[int, dict[str, int]] = {}
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def seconds(self, stage: Stage, here: Replica, there: Replica) -> float:
+        """One activation from `here` to `there`, or its gradient back."""
+        source, target = here.devices[0].node, there.devices[0].node
+        senders = self._sending(stage)[source]
+        key = (source, target, len(here.devices), here.micro_batch_size, senders)
+        if key not in self._known:
+            one, other = self._hardware.by_name[source], self._hardware.by_name[target]
+            nbytes = edge_bytes(self._configuration, self._model, stage, here) / len(here.devices)
+            sharing = 1 if one is other else max(senders, one.nic_count)
+            self._known[key] = p2p_s(nbytes, self._hardware.between(one, other), sharing)
+        return self._known[key]
+
+    def _sending(self, stage: Stage) -> dict[str, int]:
+        """How many ranks of the stage each node holds: they send at the same time."""
+        if id(stage) not in self._senders:
+            counts: dict[str, int] = {}
+            for replica in stage.replicas:
+                for device in replica.devices:
+                    counts[device.node] = counts.get(device.node, 0) + 1
+            self._senders[id(stage)] = counts
+        return self._senders[id(stage)]

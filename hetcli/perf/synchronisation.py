@@ -1,0 +1,146 @@
+"""Gradient reduction and parameter gathering among the devices that hold the same layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from hetcli.perf.communication import Group, group_all_reduce_s, group_gather_s
+from hetcli.perf.configuration import Configuration, DeviceId, Stage
+from hetcli.perf.hardware import Hardware
+from hetcli.perf.stage import device_group, layer_runs
+from hetcli.spec.model.architecture import Model
+from hetcli.spec.model.parameters import (
+    Parameters,
+    embedding_parameters,
+    final_norm_parameters,
+    head_parameters,
+    layer_parameters,
+    prediction_parameters,
+)
+
+__all__ = ["Holding", "Synchronisation", "holding", "stage_parameters", "synchronisation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Parameters on one device: those of all its micro-batches, and its own experts."""
+
+    dense: float
+    experts: float
+
+    @property
+    def total(self) -> float:
+        """All parameters on the device."""
+        return self.dense + self.experts
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronisation:
+    """Seconds of one stage's collectives, whole, before any overlap.
+
+    `reduce_s` is the gradients' all-reduce or reduce-scatter, `gather_s` that of the updated
+    parameters; `layer_gather_s` and `layer_reduce_s` are ZeRO-3's for one micro-batch of the whole
+    stage, in each pass.
+    """
+
+    reduce_s: float = 0.0
+    gather_s: float = 0.0
+    micro_gather_s: float = 0.0
+    micro_reduce_s: float = 0.0
+    state_parameters: float = 0.0
+
+
+def stage_parameters(model: Model, stage: Stage, *, first: bool, last: bool) -> Parameters:
+    """Everything that a stage holds; a tied head on another stage is a copy of the word table."""
+    parts = Parameters()
+    for chunk in stage.chunks:
+        for layer, count in layer_runs(model, chunk):
+            parts += layer_parameters(layer, model) * count
+    if first:
+        parts += embedding_parameters(model)
+    if last:
+        parts += final_norm_parameters(model) + head_parameters(model)
+        parts += prediction_parameters(model)
+        if model.tied_embeddings and not first:
+            parts += Parameters(vocabulary=embedding_parameters(model).vocabulary)
+    return parts
+
+
+def holding(parameters: Parameters, configuration: Configuration, stage: Stage) -> Holding:
+    """What one device of the stage holds of `parameters`."""
+    expert_ranks = configuration.expert_parallel * configuration.expert_tensor_parallel
+    return Holding(
+        dense=parameters.tensor_sharded / stage.tensor_parallel + parameters.replicated,
+        experts=parameters.experts / expert_ranks,
+    )
+
+
+def _rings(
+    configuration: Configuration, stage: Stage, others: Sequence[Stage], hardware: Hardware
+) -> tuple[Group, Group]:
+    """The rings of the dense and of the expert parameters of a stage and of those who share it."""
+    holders = [stage, *others]
+    ranks: list[DeviceId] = []
+    everyone: list[DeviceId] = []
+    for each in holders:
+        for replica in each.replicas:
+            ranks += replica.devices[:: each.tensor_parallel]
+            everyone += replica.devices
+    sisters = _largest_count(everyone) // _largest_count(ranks)
+    dense = device_group(hardware, ranks, max(sisters, 1))
+    stride = configuration.expert_parallel * configuration.expert_tensor_parallel
+    if stride <= 1:
+        # Every rank holds all experts, split over tensor ranks like the rest or whole.
+        stride = stage.tensor_parallel if configuration.expert_tensor_parallel > 1 else 1
+    shared = everyone[::stride]
+    sisters = _largest_count(everyone) // _largest_count(shared)
+    return dense, device_group(hardware, shared, max(sisters, 1))
+
+
+def _largest_count(devices: Sequence[DeviceId]) -> int:
+    """Ranks in the fullest node; ranks of a node follow each other."""
+    return max(sum(1 for _ in run) for _, run in groupby(devices, key=lambda each: each.node))
+
+
+# Bytes on the wire for a gradient: Megatron-LM accumulates and reduces bf16 gradients in fp32
+# (`accumulate_allreduce_grads_in_fp32` is set by `--bf16`), fp16 ones in fp16; DeepSpeed and FSDP
+# reduce in the training precision.
+def _gradient_bytes(configuration: Configuration) -> int:
+    if configuration.precision == "fp32":
+        return 4
+    if configuration.framework == "megatron" and configuration.precision != "fp16":
+        return 4
+    return 2
+
+
+def synchronisation(
+    configuration: Configuration,
+    model: Model,
+    stage: Stage,
+    others: Sequence[Stage],
+    hardware: Hardware,
+    *,
+    first: bool,
+    last: bool,
+) -> Synchronisation:
+    """Seconds to bring a stage's gradients and parameters together, and who updates how many."""
+    held = holding(stage_parameters(model, stage, first=first, last=last), configuration, stage)
+    dense, expert = _rings(configuration, stage, others, hardware)
+    gradient = _gradient_bytes(configuration)
+    weight = 4 if configuration.precision == "fp32" else 2
+    parts = [(held.dense, dense)]
+    if held.experts:
+        parts.append((held.experts, expert))
+    if configuration.zero_stage == 0:
+        reduce_s = sum(group_all_reduce_s(count * gradient, ring) for count, ring in parts)
+        return Synchronisation(reduce_s=reduce_s, state_parameters=held.total)
+    scatter_s = sum(group_gather_s(count * gradient, ring) for count, ring in parts)
+    gather_s = sum(group_gather_s(count * weight, ring) for count, ring in parts)
+    states = sum(count / ring.ranks for count, ring in parts)
+    if configuration.zero_stage < 3:
+        return Synchronisation(scatter_s, gather_s, state_parameters=states)
+    return Synchronisation(
+        micro_gather_s=gather_s, micro_reduce_s=scatter_s, state_parameters=states
+    )
