@@ -13,7 +13,7 @@ from hetcli.perf.hardware import Hardware
 from hetcli.perf.money import cost_per_step
 from hetcli.perf.prediction import Breakdown, DeviceMemory, Prediction, StagePrediction
 from hetcli.perf.stage import Costs, Pass
-from hetcli.perf.synchronisation import Synchronisation, synchronisation
+from hetcli.perf.synchronisation import Synchronisation, exposed, synchronisation
 from hetcli.spec.base import Origin
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.workload import Pretrain
@@ -123,17 +123,14 @@ def _stage_end(
         first=index == 0,
         last=index == len(pipeline.stages) - 1,
     )
-    layers = max(stage.layer_count, 1)
-    # Buckets are ready layer by layer: what overlaps is all but the last layer's share.
-    hideable = (layers - 1) / layers
     chain = time.slowest
-    reduce_s, gather_s = sync.reduce_s, sync.gather_s
-    if configuration.overlap_grad_reduce:
-        hidden = min(reduce_s * hideable, chain.backward(index).total * hideable)
-        reduce_s -= hidden
-    if configuration.overlap_param_gather and configuration.framework == "megatron":
-        hidden = min(gather_s * hideable, chain.forward(index).total * hideable)
-        gather_s -= hidden
+    reduce_s, gather_s = exposed(
+        sync,
+        configuration,
+        layers=stage.layer_count,
+        forward_s=chain.forward(index).total,
+        backward_s=chain.backward(index).total,
+    )
     kinds = {hardware.node_of(replica.devices[0]).device_type for replica in stage.replicas}
     update = max(
         optimizer_time(sync.state_parameters, kind, workload.optimizer, configuration.offload)

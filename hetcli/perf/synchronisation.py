@@ -20,7 +20,14 @@ from hetcli.spec.model.parameters import (
     prediction_parameters,
 )
 
-__all__ = ["Holding", "Synchronisation", "holding", "stage_parameters", "synchronisation"]
+__all__ = [
+    "Holding",
+    "Synchronisation",
+    "exposed",
+    "holding",
+    "stage_parameters",
+    "synchronisation",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +151,25 @@ def synchronisation(
     return Synchronisation(
         micro_gather_s=gather_s, micro_reduce_s=scatter_s, state_parameters=states
     )
+
+
+def exposed(
+    sync: Synchronisation,
+    configuration: Configuration,
+    *,
+    layers: int,
+    forward_s: float,
+    backward_s: float,
+) -> tuple[float, float]:
+    """Seconds of the gradients' reduction and of the parameters' gathering that nothing hides.
+
+    Buckets are ready layer by layer: all but one layer's share can hide behind the last backward
+    (`backward_s`) or the first forward pass (`forward_s`) of the stage.
+    """
+    hideable = (max(layers, 1) - 1) / max(layers, 1)
+    reduce_s, gather_s = sync.reduce_s, sync.gather_s
+    if configuration.overlap_grad_reduce:
+        reduce_s -= min(reduce_s, backward_s) * hideable
+    if configuration.overlap_param_gather and configuration.framework == "megatron":
+        gather_s -= min(gather_s, forward_s) * hideable
+    return reduce_s, gather_s
