@@ -51,9 +51,9 @@ def _is_pattern(name: str) -> str:
     return name
 
 
-HostRange = Annotated[str, Field(min_length=1, max_length=10_000), AfterValidator(_is_pattern)]
+HostRange = Annotated[str, Field(min_length=1, max_length=1_000_000), AfterValidator(_is_pattern)]
 # A group's name may be a long range, so this is longer than a Name; that it exists is checked.
-PlaceName = Annotated[str, Field(min_length=1, max_length=10_000)]
+PlaceName = Annotated[str, Field(min_length=1, max_length=1_000_000)]
 
 
 class Nic(Record):
