@@ -1,0 +1,76 @@
+"""Which device does what: consecutive stages fill a node before the next one.
+
+Megatron-LM gives stage s the contiguous block of ranks [s * W / PP, (s + 1) * W / PP) and lays
+tensor ranks innermost, then context, data and pipeline ranks (`RankGenerator`, order
+tp-cp-ep-dp-pp); ranks follow the order of the hosts. So a placement is an order of nodes, and slow
+edges are cut by the pipeline first, then by data, then by tensor parallelism, which never leaves a
+node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, pairwise
+
+from hetcli.perf.configuration import DeviceId, Stage
+from hetcli.search.pools import Pool
+
+__all__ = ["crossings", "place", "stages_per_node"]
+
+
+def stages_per_node(pool: Pool, *, tensor: int, members: int, stages: int) -> int | None:
+    """How many whole stages each node of the pool holds; None where stages run over node borders.
+
+    A stage of `members` tensor groups that would be cut by a border is moved to the next node if
+    the pool has nodes enough; the groups left behind stay idle.
+    """
+    inside = pool.groups_per_node(tensor) // members
+    if inside and inside * len(pool.nodes) >= stages:
+        return inside
+    return None
+
+
+def place(
+    runs: Sequence[tuple[Pool, int]], *, tensor: int, context: int, data: int
+) -> list[list[tuple[DeviceId, ...]]]:
+    """Devices of every replica of every stage, stages in pipeline order.
+
+    Args:
+        runs: pools in pipeline order with how many stages each of them holds.
+        tensor: devices of a tensor-parallel group.
+        context: tensor groups of a replica.
+        data: replicas of a stage.
+    """
+    stages: list[list[tuple[DeviceId, ...]]] = []
+    members = context * data
+    for pool, count in runs:
+        inside = stages_per_node(pool, tensor=tensor, members=members, stages=count)
+        if inside is None:
+            groups = list(pool.groups(tensor))
+        else:
+            per_node = pool.groups_per_node(tensor)
+            groups = [
+                group
+                for index, group in enumerate(pool.groups(tensor))
+                if index % per_node < inside * members
+            ]
+        for stage in range(count):
+            block = groups[stage * members : (stage + 1) * members]
+            stages.append(
+                [
+                    tuple(chain.from_iterable(block[start : start + context]))
+                    for start in range(0, members, context)
+                ]
+            )
+    return stages
+
+
+def crossings(stages: Sequence[Stage]) -> int:
+    """Boundaries between consecutive stages at which some replica's data leave their node."""
+    return sum(
+        any(
+            a.devices[0].node != b.devices[0].node
+            for a, b in zip(one.replicas, other.replicas, strict=True)
+        )
+        for one, other in pairwise(stages)
+    )
