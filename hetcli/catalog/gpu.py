@@ -17,8 +17,9 @@ Positive = Annotated[float, Field(gt=0)]
 class Gpu(Record):
     """A GPU model. A peak that is missing from `peak_flops` is a dtype the card does not have.
 
-    `usable_flops` is a stated ceiling below the data sheet where one is known (power-limited
-    cards such as L4 and T4); the efficiency curves of `perf` start from it.
+    `usable_flops` is the peak that shares of the peak apply to where measurements show that the
+    data sheet's can't be held (power-limited cards such as L4 and T4); gpus.yaml says how it is
+    found. `memory_bytes` is what the driver offers to programs.
     """
 
     name: Name
@@ -29,7 +30,7 @@ class Gpu(Record):
     memory_bytes: Annotated[int, Field(gt=0)]
     memory_bytes_per_s: Positive
     peak_flops: dict[Dtype, Positive]
-    usable_flops: dict[Dtype, Positive] = {}
+    usable_flops: dict[Dtype, Positive] = Field(default_factory=dict)
     # Key into the link catalogue for devices of one node.
     intra_link: Name
     # Data sheet or assumed, where sources disagree or only a secondary one exists.
