@@ -1,0 +1,70 @@
+"""Turn a command-line argument into a model or a workload: a preset, a file, or standard input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hetcli.catalog.presets import find_preset
+from hetcli.catalog.samples import read_cluster
+from hetcli.errors import UsageError
+from hetcli.spec.complaint import Locator
+from hetcli.spec.model.architecture import Model
+from hetcli.spec.model.document import model_from_mapping
+from hetcli.spec.model.huggingface import is_huggingface_config
+from hetcli.spec.source import read_mapping, validate
+from hetcli.spec.workload import Pretrain
+
+__all__ = ["read_cluster", "read_model", "read_workload"]
+
+_FILE_SUFFIXES = {".json", ".yaml", ".yml"}
+
+
+def read_model(argument: str) -> Model:
+    """A model from a preset name, a config.json, a model file, a folder with one, or `-`.
+
+    What looks like a path (a suffix, a separator, an existing file) is read as one.
+    """
+    path = Path(argument)
+    if argument != "-" and "\0" not in argument and path.is_dir():
+        path = path / "config.json"
+    elif argument != "-" and path.suffix not in _FILE_SUFFIXES and "/" not in argument:
+        return find_preset(argument)
+    data, locator = read_mapping("-" if argument == "-" else str(path))
+    # Hugging Face calls every file config.json: the folder says which model it is.
+    name = path.parent.name if path.stem == "config" else path.stem
+    if "layers" in data and not is_huggingface_config(data):
+        return validate(data, locator, Model)
+    return model_from_mapping(
+        data, name=name if name not in {"", "-"} else "model", source=locator.label
+    )
+
+
+def read_workload(
+    argument: str | None, *, model: Model, flags: Mapping[str, int | str | None]
+) -> Pretrain:
+    """The workload of a file, or of the flags alone; a flag that is given overrides the file.
+
+    The sequence defaults to the model's maximum. Raises UsageError without a global batch.
+    """
+    data: dict[str, Any] = {}
+    locator = Locator("command line", "", None)
+    if argument is not None:
+        data, locator = read_mapping(argument)
+    data |= {name: value for name, value in flags.items() if value is not None}
+    data.setdefault("sequence", model.max_sequence)
+    if "global_batch" not in data:
+        raise UsageError(
+            "no global batch",
+            why="time, memory and money are those of one optimizer step",
+            fix="--global-batch 512, or global_batch in a workload file",
+        )
+    workload = validate(data, locator, Pretrain)
+    if workload.sequence > model.max_sequence and model.positions.kind == "learned":
+        raise UsageError(
+            f"--seq-len {workload.sequence}",
+            why=f"{model.name} has a table of {model.max_sequence} learned positions",
+            fix=f"--seq-len {model.max_sequence} or less",
+        )
+    return workload
