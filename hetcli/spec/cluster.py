@@ -238,6 +238,7 @@ class CrossVendorBackend(Record):
     name: Name
     rate: Rate | None = None
     latency: Duration | None = None
+    origin: Origin = Origin.DATASHEET
 
 
 class Cluster(Document):

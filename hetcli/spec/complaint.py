@@ -177,7 +177,10 @@ def _sorted(problems: Iterator[_Problem]) -> Iterator[_Problem]:
     """One problem a place, unknown keys first, without those that follow from another one."""
     by_place: dict[tuple[str | int, ...], _Problem] = {}
     for problem in problems:
-        by_place.setdefault(problem.place, problem)
+        known = by_place.setdefault(problem.place, problem)
+        # Of a union's members, the one whose type the value has says what is wrong with it.
+        if known.kind.endswith("_type") and not problem.kind.endswith("_type"):
+            by_place[problem.place] = problem
     deeper = {place[:length] for place in by_place for length in range(len(place))}
     # A list whose items are wrong also counts as too short.
     kept = [

@@ -38,6 +38,7 @@ _TRUTH: Final = {
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_PAIR: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _JSON_NOT_FINITE: Final = re.compile(r"-?Infinity|NaN")
 
 
@@ -128,8 +129,13 @@ def parse_json(text: str, label: str) -> Any:
 
 def json_marks(text: str, label: str) -> Mark:
     """The lines of a JSON text. Raises SpecError as `parse_yaml` does."""
-    # YAML forbids the tabs that JSON allows between its tokens; inside JSON strings there are none.
-    return _Builder(label, json=True).build(text.replace("\t", " "))[1]
+
+    def character(pair: re.Match[str]) -> str:
+        return json.loads(f'"{pair[0]}"')  # type: ignore[no-any-return]
+
+    # Where JSON is no YAML: tabs between tokens (there are none in its strings), and characters
+    # beyond 16 bits that are written as two escapes.
+    return _Builder(label, json=True).build(_PAIR.sub(character, text.replace("\t", " ")))[1]
 
 
 def parse_yaml(text: str, label: str) -> tuple[Any, Mark]:
