@@ -1,60 +1,169 @@
-"""What share of its data sheet a GPU reaches, per kind of work; the data are in efficiency.yaml."""
+"""What share of its data sheet a device reaches, and what a framework adds; data: efficiency.yaml.
+
+Every term says from how many measurements it was fitted and where they were published. A device
+without an entry of its own borrows from the nearest architecture, and the borrowed numbers are
+marked `assumed`.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from hetcli.catalog.gpu import Dtype, Gpu
+from hetcli.catalog.hardware import find_gpu
 from hetcli.spec.base import Name, Origin, Record
 
-__all__ = ["Efficiency", "efficiency_of"]
+__all__ = [
+    "Efficiency",
+    "FrameworkCost",
+    "MatmulCurve",
+    "Term",
+    "efficiency_from",
+    "efficiency_of",
+    "framework_cost",
+]
 
-Share = Annotated[float, Field(gt=0, le=1.2)]
-Seconds = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1.5)]
+NonNegative = Annotated[float, Field(ge=0)]
+Rows = Annotated[int, Field(ge=0)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Term(Record):
+    """One number with its origin; `rows` measurements stand behind a fitted one."""
+
+    value: NonNegative
+    origin: Origin
+    rows: Rows = 0
+    source: Text
+
+
+class MatmulCurve(Record):
+    """Seconds of a product: FLOPs/(peak x compute) + exposed x bytes/(HBM rate) + launch_s.
+
+    `exposed` is the share of the operands' traffic that the arithmetic does not hide; `residual` is the median absolute relative error on the `rows` products it was fitted on.
+    """
+
+    compute: Share
+    exposed: NonNegative
+    launch_s: NonNegative
+    residual: NonNegative | None = None
+    rows: Rows = 0
+    origin: Origin
+    source: Text
 
 
 class Efficiency(Record):
-    """Shares of the data-sheet peaks that a GPU reaches, and the fixed cost of a kernel.
+    """One device; `name` is a GPU of the catalogue.
 
-    `name` is a GPU, or an architecture for the GPUs without an entry of their own. `matmul` is
-    the share of the dense peak that large matrix products reach, `attention` that of a fused
-    attention kernel, `grouped` that of the experts' products; `memory` is the share of the HBM
-    bandwidth that elementwise kernels reach. `rows` counts the measurements behind the entry.
+    `sustained` is the rate of long training over that of the short benchmark behind `matmul` (a
+    hot card clocks lower). `attention` and `attention_backward` are shares of the 16-bit peak that
+    the fused kernel reaches on the causal half of the scores; `streaming` is the share of the HBM
+    rate of elementwise kernels, `grouped` the rate of experts' products over that of dense ones.
     """
 
     name: Name
-    matmul: dict[Dtype, Share]
-    attention: Share
-    grouped: Share
-    memory: Share
-    launch_s: Seconds
-    rows: Annotated[int, Field(ge=0)]
-    origin: Origin
-    source: Annotated[str, Field(min_length=1)]
+    matmul: dict[Dtype, MatmulCurve]
+    sustained: dict[Dtype, Term]
+    attention: Term
+    attention_backward: Term
+    grouped: Term
+    streaming: Term
+
+
+class FrameworkCost(Record):
+    """What a training framework adds to the kernels' own work.
+
+    `elementwise` is how often its norms, activations and residuals move the data over what fused
+    kernels move; `weight_bytes` what a micro-batch moves for each weight besides the products
+    (casts, gradient accumulation); `host_layer_s` the time that the host needs to launch a layer's
+    forward pass: a device that is faster waits for it.
+    """
+
+    name: Literal["megatron", "deepspeed", "fsdp"]
+    elementwise: Term
+    weight_bytes: Term
+    host_layer_s: Term
+
+
+class _Table(Record):
+    devices: tuple[Efficiency, ...]
+    frameworks: tuple[FrameworkCost, ...]
 
 
 @cache
-def _entries() -> dict[str, Efficiency]:
+def _table() -> _Table:
     text = resources.files("hetcli.catalog").joinpath("efficiency.yaml").read_text("utf-8")
-    adapter = TypeAdapter(list[Efficiency])
-    entries = adapter.validate_python(yaml.safe_load(text), strict=False)
-    return {entry.name: entry for entry in entries}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return _Table.model_validate(yaml.load(text, Loader=loader), strict=False)
 
 
 @cache
-def _resolve(name: str, architecture: str) -> Efficiency:
-    entries = _entries()
-    if name in entries:
-        return entries[name]
-    borrowed = entries.get(architecture) or entries["default"]
-    return borrowed.model_copy(update={"origin": Origin.ASSUMED})
+def framework_cost(framework: Literal["megatron", "deepspeed", "fsdp"]) -> FrameworkCost:
+    """The terms of a framework."""
+    return next(entry for entry in _table().frameworks if entry.name == framework)
 
 
 def efficiency_of(gpu: Gpu) -> Efficiency:
-    """The entry of the GPU itself, else of its architecture or the default, marked assumed."""
-    return _resolve(gpu.name, gpu.architecture)
+    """The GPU's own entry; what it lacks is borrowed from the nearest GPU and marked assumed.
+
+    The nearest one is of the same vendor if any is, then of the nearest compute capability, then
+    of the nearest peak.
+    """
+    return efficiency_from(gpu, _table().devices)
+
+
+def efficiency_from(gpu: Gpu, entries: Sequence[Efficiency]) -> Efficiency:
+    """`efficiency_of` over other entries than the shipped ones."""
+    ranked = sorted(entries, key=lambda entry: _distance(gpu, find_gpu(entry.name)))
+    nearest = ranked[0]
+    own = nearest if nearest.name == gpu.name else _assumed(nearest)
+    matmul, sustained = dict(own.matmul), dict(own.sustained)
+    for dtype in gpu.peak_flops:
+        for entry in ranked[1:]:
+            if dtype in entry.matmul:
+                matmul.setdefault(dtype, _assumed(entry).matmul[dtype])
+            if dtype in entry.sustained:
+                sustained.setdefault(dtype, _assumed(entry).sustained[dtype])
+    return own.model_copy(update={"name": gpu.name, "matmul": matmul, "sustained": sustained})
+
+
+def _distance(gpu: Gpu, other: Gpu) -> tuple[bool, bool, float, float, str]:
+    def capability(entry: Gpu) -> float:
+        return float(entry.compute_capability or 0)
+
+    ratio = max(gpu.peak_flops.values()) / max(other.peak_flops.values())
+    return (
+        gpu.name != other.name,
+        gpu.vendor != other.vendor,
+        abs(capability(gpu) - capability(other)),
+        abs(math.log(ratio)),
+        other.name,
+    )
+
+
+def _assumed(entry: Efficiency) -> Efficiency:
+    note = f"borrowed from {entry.name}"
+
+    def term(own: Term) -> Term:
+        return own.model_copy(update={"origin": Origin.ASSUMED, "rows": 0, "source": note})
+
+    return Efficiency(
+        name=entry.name,
+        matmul={
+            dtype: curve.model_copy(update={"origin": Origin.ASSUMED, "rows": 0, "source": note})
+            for dtype, curve in entry.matmul.items()
+        },
+        sustained={dtype: term(own) for dtype, own in entry.sustained.items()},
+        attention=term(entry.attention),
+        attention_backward=term(entry.attention_backward),
+        grouped=term(entry.grouped),
+        streaming=term(entry.streaming),
+    )

@@ -177,3 +177,4 @@ class Shape:
     expert_tensor_parallel: int = 1
     sequence_parallel: bool = False
     recompute: Literal["none", "selective", "full"] = "none"
+    framework: Framework = "megatron"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from hetcli.errors import ConfigurationError
-from hetcli.perf.compute.operations import Elementwise, head_operations, layer_operations
-from hetcli.perf.compute.rates import backward_s, efficiency, forward_s
+from hetcli.perf.compute.operations import (
+    Elementwise,
+    Operation,
+    head_operations,
+    layer_operations,
+)
+from hetcli.perf.compute.rates import Rates
 from hetcli.perf.configuration import Configuration, Kernel, Shape, Stage
 from hetcli.perf.hardware import DeviceType
 from hetcli.spec.base import Origin
@@ -64,37 +70,44 @@ def shape_of(configuration: Configuration, stage: Stage, device_type: DeviceType
         expert_tensor_parallel=configuration.expert_tensor_parallel,
         sequence_parallel=configuration.sequence_parallel,
         recompute=stage.recompute.granularity,
+        framework=configuration.framework,
     )
 
 
 def layer_time(layer: Layer, model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:
-    """One decoder layer."""
+    """One decoder layer; a device that is faster than the host launches waits for the host."""
+    rates = Rates(device_type, shape)
     forward = backward = again = 0.0
     for part, operation in layer_operations(layer, model, shape):
-        seconds = forward_s(operation, device_type, shape.precision, shape.kernel)
+        seconds = rates.seconds(operation)
         forward += seconds
-        backward += backward_s(operation, device_type, shape.precision, shape.kernel)
+        backward += rates.seconds(operation, backward=True)
         if shape.recompute == "full" or (shape.recompute == "selective" and part == "core"):
             again += seconds
-    return LayerTime(forward, backward + again, efficiency(device_type).origin)
+    host = rates.framework.host_layer_s.value
+    whole = shape.recompute == "full"
+    return LayerTime(
+        max(forward, host),
+        max(backward, host) + (max(again, host) if whole else again),
+        rates.origin,
+    )
+
+
+def _ends(operations: Sequence[Operation], shape: Shape, device_type: DeviceType) -> LayerTime:
+    rates = Rates(device_type, shape)
+    return LayerTime(
+        sum(rates.seconds(each) for each in operations),
+        sum(rates.seconds(each, backward=True) for each in operations),
+        rates.origin,
+    )
 
 
 def embedding_time(model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:
     """The table look-up, and the sparse sum of its gradient; HBM-bound."""
     tokens = shape.micro_batch_size * shape.sequence / shape.context_parallel
-    lookup = Elementwise(2 * tokens * model.hidden_size, kernels=2)
-    return LayerTime(
-        forward_s(lookup, device_type, shape.precision, shape.kernel),
-        backward_s(lookup, device_type, shape.precision, shape.kernel),
-        efficiency(device_type).origin,
-    )
+    return _ends([Elementwise(2 * tokens * model.hidden_size, kernels=2)], shape, device_type)
 
 
 def head_time(model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:
     """Final norm, logits and loss."""
-    operations = head_operations(model, shape)
-    return LayerTime(
-        sum(forward_s(each, device_type, shape.precision, shape.kernel) for each in operations),
-        sum(backward_s(each, device_type, shape.precision, shape.kernel) for each in operations),
-        efficiency(device_type).origin,
-    )
+    return _ends(head_operations(model, shape), shape, device_type)

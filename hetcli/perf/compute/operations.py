@@ -39,9 +39,24 @@ class Matmul:
         return 2 * self.m * self.n * self.k * self.count
 
     @property
-    def elements(self) -> float:
-        """Elements read and written."""
-        return (self.m * self.k + self.k * self.n + self.m * self.n) * self.count
+    def activations(self) -> float:
+        """Elements of the left operand."""
+        return self.m * self.k * self.count
+
+    @property
+    def weights(self) -> float:
+        """Elements of the right operand."""
+        return self.k * self.n * self.count
+
+    @property
+    def inputs(self) -> float:
+        """Elements read."""
+        return self.activations + self.weights
+
+    @property
+    def outputs(self) -> float:
+        """Elements written."""
+        return self.m * self.n * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +74,7 @@ class Attention:
     keys: float
     key_dim: float
     value_dim: float
+    causal: bool = True
 
     @property
     def flops(self) -> float:
@@ -122,9 +138,12 @@ def _attention(
     queries = shape.sequence / shape.context_parallel
     if isinstance(attention, GroupedQueryAttention):
         kv_heads = max(attention.kv_heads / tp, 1)
-        keys = min(shape.sequence, attention.sliding_window or shape.sequence)
+        window = attention.sliding_window or shape.sequence
+        keys = min(shape.sequence, window)
         dim = attention.head_dim
-        core = Attention(shape.micro_batch_size, heads, kv_heads, queries, keys, dim, dim)
+        # A window that slides along is a band, of which the mask takes next to nothing.
+        causal = 2 * window > shape.sequence
+        core = Attention(shape.micro_batch_size, heads, kv_heads, queries, keys, dim, dim, causal)
         width = (heads + 2 * kv_heads) * dim
         # Rotary embedding (and head norms) read and write queries and keys.
         rotated = 2 * tokens * (heads + kv_heads) * dim

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hetcli.perf.compute.rates import efficiency
 from hetcli.perf.configuration import Offload
 from hetcli.perf.hardware import DeviceType
 
@@ -31,7 +30,6 @@ def optimizer_time(
     touched = (ADAM_BYTES if optimizer == "adam" else SGD_BYTES) + CLIP_BYTES
     if offload != "none":
         return state_parameters * touched / HOST_BYTES_PER_S
-    shares = efficiency(device_type)
-    bandwidth = device_type.gpu.memory_bytes_per_s * shares.memory
+    bandwidth = device_type.gpu.memory_bytes_per_s * device_type.shares.streaming.value
     nbytes = state_parameters * touched
     return nbytes / bandwidth * device_type.slowdown

@@ -1,31 +1,38 @@
-"""Seconds of one kernel on a device type: a roofline with stated shares of the data sheet."""
+"""Seconds of one kernel on a device type, from the shares of the data sheet that it reaches."""
 
 from __future__ import annotations
 
-from hetcli.catalog.efficiency import Efficiency, efficiency_of
+from dataclasses import dataclass
+from functools import cached_property
+
+from hetcli.catalog.efficiency import Efficiency, FrameworkCost, framework_cost
 from hetcli.catalog.gpu import Dtype
 from hetcli.errors import ConfigurationError
 from hetcli.perf.compute.operations import Attention, Elementwise, Matmul, Operation
-from hetcli.perf.configuration import Kernel, TrainingPrecision
+from hetcli.perf.configuration import Shape, TrainingPrecision
 from hetcli.perf.hardware import DeviceType
+from hetcli.spec.base import Origin
 
-__all__ = ["ELEMENT_BYTES", "backward_s", "forward_s", "matmul_dtype"]
+__all__ = ["ELEMENT_BYTES", "Rates", "matmul_dtype"]
 
 # Bytes of one activation element; fp8 training keeps activations between kernels in bf16.
 ELEMENT_BYTES: dict[TrainingPrecision, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 2}
 # A fused kernel recomputes the scores in its backward pass: five products for the forward's two
-# (FlashAttention-2, arXiv 2307.08691, section 4.1).
+# (FlashAttention-2, arXiv 2307.08691, section 3.1).
 FUSED_BACKWARD = 2.5
 # Share of the score matrix that a causal mask leaves to a fused kernel.
 CAUSAL_SHARE = 0.5
-# Passes of unfused attention over its score matrix: write scores, scale and mask, softmax (read
-# and write), dropout (read and write), read for the values; NEEDS: 5 bytes a score stay stored.
-UNFUSED_PASSES = 6
-
-
-def efficiency(device_type: DeviceType) -> Efficiency:
-    """The device type's own shares, else those that the catalogue ships for its GPU."""
-    return device_type.efficiency or efficiency_of(device_type.gpu)
+# Passes of unfused attention over its score matrix (arXiv 2205.05198, section 4.1 lists what is
+# stored): the product writes it, softmax with scale and mask reads and writes, dropout reads and
+# writes with its mask of half the size, the second product reads it. The backward pass reads the
+# stored softmax, dropout mask and dropout output, and reads and writes the gradient three times.
+UNFUSED_FORWARD_PASSES = 6.5
+UNFUSED_BACKWARD_PASSES = 8.5
+# fp8 products read operands that a cast wrote: 2 bytes are read, one byte and its transpose written
+# (transformer_engine/common/transpose/cast_transpose.cu); the weights' casts are in weight_bytes.
+FP8_CAST_BYTES = 4
+# The gradient is read beside the saved input, and written.
+ELEMENTWISE_BACKWARD = 1.5
 
 
 def matmul_dtype(device_type: DeviceType, precision: TrainingPrecision) -> Dtype:
@@ -40,76 +47,104 @@ def matmul_dtype(device_type: DeviceType, precision: TrainingPrecision) -> Dtype
     return precision
 
 
-def _peak(device_type: DeviceType, dtype: Dtype) -> float:
-    gpu = device_type.gpu
-    return gpu.usable_flops.get(dtype, gpu.peak_flops[dtype])
+@dataclass(frozen=True)
+class Rates:
+    """A device type running layers of one shape: asks for seconds of kernels."""
 
+    device_type: DeviceType
+    shape: Shape
 
-def _matmul_s(operation: Matmul, device_type: DeviceType, precision: TrainingPrecision) -> float:
-    shares = efficiency(device_type)
-    dtype = matmul_dtype(device_type, precision)
-    share = shares.grouped if operation.grouped else shares.matmul[dtype]
-    compute = operation.flops / (_peak(device_type, dtype) * share)
-    nbytes = operation.elements * ELEMENT_BYTES[precision]
-    memory = nbytes / (device_type.gpu.memory_bytes_per_s * shares.memory)
-    return max(compute, memory) + shares.launch_s
+    @cached_property
+    def shares(self) -> Efficiency:
+        """Shares of the data sheet."""
+        return self.device_type.shares
 
+    @cached_property
+    def framework(self) -> FrameworkCost:
+        """What the framework adds."""
+        return framework_cost(self.shape.framework)
 
-def _attention_s(
-    operation: Attention,
-    device_type: DeviceType,
-    precision: TrainingPrecision,
-    kernel: Kernel,
-    backward: bool,
-) -> float:
-    shares = efficiency(device_type)
-    bandwidth = device_type.gpu.memory_bytes_per_s * shares.memory
-    # Scores are computed in 16 bit also when the projections run in fp8.
-    dtype: TrainingPrecision = "bf16" if precision == "fp8" else precision
-    peak = _peak(device_type, matmul_dtype(device_type, dtype))
-    size = ELEMENT_BYTES[precision]
-    if kernel == "flash":
-        work = operation.flops * CAUSAL_SHARE * (FUSED_BACKWARD if backward else 1)
-        compute = work / (peak * shares.attention)
-        nbytes = operation.elements * size * (2 if backward else 1)
-        return max(compute, nbytes / bandwidth) + shares.launch_s
-    passes = 2 if backward else 1
-    compute = passes * operation.flops / (peak * shares.attention)
-    memory = passes * (UNFUSED_PASSES * operation.scores + operation.elements) * size / bandwidth
-    return compute + memory + passes * 4 * shares.launch_s
+    @cached_property
+    def dtype(self) -> Dtype:
+        """Dtype of the projections."""
+        return matmul_dtype(self.device_type, self.shape.precision)
 
+    @cached_property
+    def origin(self) -> Origin:
+        """Of the weakest number that the projections' time depends on."""
+        curve, sustained = self.shares.matmul[self.dtype], self.shares.sustained[self.dtype]
+        return curve.origin.weakest(sustained.origin)
 
-def _elementwise_s(
-    operation: Elementwise, device_type: DeviceType, precision: TrainingPrecision
-) -> float:
-    shares = efficiency(device_type)
-    size = operation.element_bytes or ELEMENT_BYTES[precision]
-    bandwidth = device_type.gpu.memory_bytes_per_s * shares.memory
-    return operation.elements * size / bandwidth + operation.kernels * shares.launch_s
+    @cached_property
+    def _hbm(self) -> float:
+        return self.device_type.gpu.memory_bytes_per_s
 
+    @cached_property
+    def _streaming(self) -> float:
+        return self._hbm * self.shares.streaming.value
 
-def forward_s(
-    operation: Operation, device_type: DeviceType, precision: TrainingPrecision, kernel: Kernel
-) -> float:
-    """Seconds of the kernel in the forward pass."""
-    if isinstance(operation, Matmul):
-        seconds = _matmul_s(operation, device_type, precision)
-    elif isinstance(operation, Attention):
-        seconds = _attention_s(operation, device_type, precision, kernel, backward=False)
-    else:
-        seconds = _elementwise_s(operation, device_type, precision)
-    return seconds * device_type.slowdown
+    @cached_property
+    def _element(self) -> int:
+        return ELEMENT_BYTES[self.shape.precision]
 
+    def _peak(self, dtype: Dtype) -> float:
+        gpu = self.device_type.gpu
+        return gpu.usable_flops.get(dtype, gpu.peak_flops[dtype])
 
-def backward_s(
-    operation: Operation, device_type: DeviceType, precision: TrainingPrecision, kernel: Kernel
-) -> float:
-    """Seconds of the kernel's gradients: of its input and, for a matmul, of its weight."""
-    if isinstance(operation, Matmul):
-        seconds = 2 * _matmul_s(operation, device_type, precision)
-    elif isinstance(operation, Attention):
-        seconds = _attention_s(operation, device_type, precision, kernel, backward=True)
-    else:
-        # The gradient is read beside the saved input, and written.
-        seconds = 1.5 * _elementwise_s(operation, device_type, precision)
-    return seconds * device_type.slowdown
+    def product_s(self, operation: Matmul, *, backward: bool = False) -> float:
+        """A projection, or the gradients of its input and its weight."""
+        curve = self.shares.matmul[self.dtype]
+        rate = self._peak(self.dtype) * curve.compute * self.shares.sustained[self.dtype].value
+        if operation.grouped:
+            rate *= self.shares.grouped.value
+        passes = 2 if backward else 1
+        operand = 1 if self.dtype == "fp8" else self._element
+        nbytes = operation.inputs * operand + operation.outputs * self._element
+        seconds = passes * (
+            operation.flops / rate + curve.exposed * nbytes / self._hbm + curve.launch_s
+        )
+        if self.dtype == "fp8":
+            moved = operation.outputs if backward else operation.activations
+            seconds += moved * FP8_CAST_BYTES / self._streaming
+        if backward:
+            seconds += operation.weights * self.framework.weight_bytes.value / self._streaming
+        return seconds
+
+    def attention_s(self, operation: Attention, *, backward: bool = False) -> float:
+        """Scores, softmax and values."""
+        # Scores are computed in 16 bit also when the projections run in fp8.
+        precision = "bf16" if self.shape.precision == "fp8" else self.shape.precision
+        dtype = matmul_dtype(self.device_type, precision)
+        curve = self.shares.matmul[dtype]
+        if self.shape.kernel == "flash":
+            share = (self.shares.attention_backward if backward else self.shares.attention).value
+            work = operation.flops * (CAUSAL_SHARE if operation.causal else 1)
+            work *= FUSED_BACKWARD if backward else 1
+            rate = self._peak(dtype) * share * self.shares.sustained[dtype].value
+            nbytes = operation.elements * self._element * (2 if backward else 1)
+            return max(work / rate, nbytes / self._streaming) + curve.launch_s
+        passes = UNFUSED_BACKWARD_PASSES if backward else UNFUSED_FORWARD_PASSES
+        products = 2 if backward else 1
+        rate = self._peak(dtype) * curve.compute * self.shares.sustained[dtype].value
+        moved = passes * operation.scores + products * operation.elements
+        return (
+            products * (operation.flops / rate + 4 * curve.launch_s)
+            + moved * self._element / self._streaming
+        )
+
+    def elementwise_s(self, operation: Elementwise, *, backward: bool = False) -> float:
+        """Kernels that the HBM bounds."""
+        size = operation.element_bytes or self._element
+        factor = self.framework.elementwise.value * (ELEMENTWISE_BACKWARD if backward else 1)
+        launch = self.shares.matmul[self.dtype].launch_s
+        return operation.elements * size * factor / self._streaming + operation.kernels * launch
+
+    def seconds(self, operation: Operation, *, backward: bool = False) -> float:
+        """Any kernel, on this device type's health."""
+        if isinstance(operation, Matmul):
+            seconds = self.product_s(operation, backward=backward)
+        elif isinstance(operation, Attention):
+            seconds = self.attention_s(operation, backward=backward)
+        else:
+            seconds = self.elementwise_s(operation, backward=backward)
+        return seconds * self.device_type.slowdown
