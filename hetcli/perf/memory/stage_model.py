@@ -1,0 +1,321 @@
+"""The memory of a stage as a linear form in its layers, for one device and for many at once.
+
+What a device holds is fixed by how many layers of each kind it has, and by how many of them hold a
+micro-batch: both are counts, so a search can evaluate thousands of splits in one NumPy expression,
+and `stage_memory` is the same expression for one. All terms are whole bytes; sums are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetcli.perf.configuration import Framework, Offload, Shape
+from hetcli.perf.hardware import DeviceType
+from hetcli.perf.memory.activations import layer_activations, prediction_activations
+from hetcli.perf.memory.constants import constant
+from hetcli.perf.memory.head import (
+    HeadActivations,
+    embedding_activation_bytes,
+    head_activation_bytes,
+    padded_vocabulary,
+)
+from hetcli.perf.memory.overhead import (
+    communicators_bytes,
+    context_bytes,
+    message_bytes,
+    workspace_bytes,
+)
+from hetcli.perf.memory.states import (
+    Recipe,
+    StateBytes,
+    parameters_on_device,
+    recipe,
+    shards_of,
+    state_bytes,
+)
+from hetcli.spec.model.architecture import Layer, Model
+from hetcli.spec.model.parameters import (
+    Parameters,
+    embedding_parameters,
+    final_norm_parameters,
+    head_parameters,
+    layer_parameters,
+    prediction_parameters,
+)
+
+__all__ = ["ITEMS", "Granularity", "LayerKind", "StageMemoryModel", "stage_memory_model"]
+
+Granularity = Literal["none", "selective", "full"]
+LayerKind = tuple[Layer, Granularity]
+Ints = NDArray[np.int64]
+
+# Names and order of the items of a device's budget.
+ITEMS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "communication_buffers",
+    "context",
+    "fragmentation",
+)
+PER_MILLE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A layer or an end of the model on one device; all but `parameters` in bytes."""
+
+    states: StateBytes
+    parameters: int
+    kept: int = 0
+    working: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathering:
+    """What ZeRO-3 and FSDP hold of whole parameters: bytes a weight and a gradient, and of how
+    many parameters: those of `units` of the largest part, but not more than `limit`."""
+
+    weight: int = 0
+    gradient: int = 0
+    units: int = 0
+    limit: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class StageMemoryModel:
+    """What a device of a stage holds, item by item, from counts of layers.
+
+    `kinds` are the columns of the counts: a layer and what of it is recomputed. Every method takes
+
+    - `layers`: how many of each kind the device has, shape [..., kinds];
+    - `held`: for how many (layer, micro-batch) pairs of each kind it holds activations: the layers
+      times the micro-batches in flight, summed over model chunks;
+    - `is_first`, `is_last`: whether it holds the embedding, and the final norm with the head;
+    - `first_in_flight`, `last_in_flight`: micro-batches in flight at those ends;
+
+    which broadcast against each other, and returns bytes as integers of that shape.
+    """
+
+    kinds: tuple[LayerKind, ...]
+    _layers: tuple[_Part, ...]
+    _first: _Part
+    _last: _Part
+    # A second copy of the word table, on a last stage that is not the first one as well.
+    _copy: _Part
+    _head: HeadActivations
+    _gathering: _Gathering
+    # Tensors that are only sent, and workspaces: seen by the framework's allocator.
+    _messages: int
+    _workspaces: int
+    # Not seen by it.
+    _communicators: int
+    _context: int
+    _fragments: tuple[int, ...]
+
+    def items(
+        self,
+        layers: ArrayLike,
+        held: ArrayLike,
+        *,
+        is_first: ArrayLike,
+        is_last: ArrayLike,
+        first_in_flight: ArrayLike = 1,
+        last_in_flight: ArrayLike = 1,
+    ) -> dict[str, Ints]:
+        """Bytes of each of `ITEMS` at the fullest moment; they sum to the peak.
+
+        That moment is the loss of the last stage, or the backward pass of the layer that needs
+        most on top of what is kept.
+        """
+        layers, held = np.asarray(layers, np.int64), np.asarray(held, np.int64)
+        first, last = np.asarray(is_first, np.int64), np.asarray(is_last, np.int64)
+        first_in_flight = np.asarray(first_in_flight, np.int64)
+        last_in_flight = np.asarray(last_in_flight, np.int64)
+        copy = last * (1 - first)
+
+        def total(name: str) -> Ints:
+            of_ends = [
+                present * getattr(part.states, name)
+                for present, part in ((first, self._first), (last, self._last), (copy, self._copy))
+            ]
+            return sum(of_ends, start=layers @ self._columns[name])
+
+        kept_layers = held * self._kept
+        kept_ends = first * first_in_flight * self._first.kept + last * last_in_flight * (
+            self._last.kept + self._head.hidden
+        )
+        kept = kept_layers.sum(-1) + kept_ends
+        working = np.maximum(
+            np.where(layers > 0, self._working, 0).max(-1, initial=0), last * self._last.working
+        )
+        waiting = last * self._head.loss * (last_in_flight - 1)
+        loss = last * (self._head.loss + self._head.logits)
+        at_loss = loss >= working
+        activations = kept + np.where(at_loss, 0, working)
+        logits = waiting + np.where(at_loss, loss, 0)
+        layer_fragments = kept_layers @ (self._fragment - self._fragments[-1])
+        fragments = layer_fragments + (activations + logits) * self._fragments[-1]
+        whole_weights, whole_gradients = self._gathered(layers, first, last, copy)
+        everywhere = np.zeros_like(kept)
+        return {
+            "weights": total("weights") + whole_weights,
+            "gradients": total("gradients") + whole_gradients,
+            "optimizer": total("optimizer"),
+            "activations": activations,
+            "logits": logits,
+            "communication_buffers": everywhere + self._messages + self._communicators,
+            "context": everywhere + self._workspaces + self._context,
+            "fragmentation": fragments // PER_MILLE,
+        }
+
+    def peak_bytes(
+        self,
+        layers: ArrayLike,
+        held: ArrayLike,
+        *,
+        is_first: ArrayLike,
+        is_last: ArrayLike,
+        first_in_flight: ArrayLike = 1,
+        last_in_flight: ArrayLike = 1,
+    ) -> Ints:
+        """Bytes at the fullest moment: the sum of `items`."""
+        items = self.items(
+            layers,
+            held,
+            is_first=is_first,
+            is_last=is_last,
+            first_in_flight=first_in_flight,
+            last_in_flight=last_in_flight,
+        )
+        return sum(items.values(), start=np.zeros((), np.int64))
+
+    @property
+    def unseen_bytes(self) -> int:
+        """Bytes of the items that the framework's own allocator does not count, fragments apart:
+        the driver's context and the collective library's buffers."""
+        return self._communicators + self._context
+
+    def _gathered(self, layers: Ints, first: Ints, last: Ints, copy: Ints) -> tuple[Ints, Ints]:
+        rule = self._gathering
+        if not rule.weight:
+            nothing = np.zeros((), np.int64)
+            return nothing, nothing
+        largest = np.maximum(
+            np.where(layers > 0, self._parameters, 0).max(-1, initial=0),
+            np.maximum(first * self._first.parameters, last * self._last.parameters),
+        )
+        everything = (
+            layers @ self._parameters
+            + first * self._first.parameters
+            + last * self._last.parameters
+            + copy * self._copy.parameters
+        )
+        wanted = rule.units * largest if rule.units else np.full_like(largest, rule.limit)
+        return rule.weight * np.minimum(wanted, everything), rule.gradient * largest
+
+    @cached_property
+    def _kept(self) -> Ints:
+        return np.array([part.kept for part in self._layers], np.int64)
+
+    @cached_property
+    def _working(self) -> Ints:
+        return np.array([part.working for part in self._layers], np.int64)
+
+    @cached_property
+    def _parameters(self) -> Ints:
+        return np.array([part.parameters for part in self._layers], np.int64)
+
+    @cached_property
+    def _fragment(self) -> Ints:
+        return np.array(self._fragments[:-1], np.int64)
+
+    @cached_property
+    def _columns(self) -> Mapping[str, Ints]:
+        return {
+            name: np.array([getattr(part.states, name) for part in self._layers], np.int64)
+            for name in ("weights", "gradients", "optimizer")
+        }
+
+
+@lru_cache(maxsize=1024)
+def stage_memory_model(
+    model: Model,
+    device_type: DeviceType,
+    shape: Shape,
+    kinds: tuple[LayerKind, ...],
+    *,
+    framework: Framework = "megatron",
+    zero_stage: int = 1,
+    offload: Offload = "none",
+    data_parallel: int = 1,
+    pipelined: bool = True,
+) -> StageMemoryModel:
+    """The memory of any stage of `model` on devices of a type, for counts of `kinds`.
+
+    `shape.recompute` does not matter: each kind names its own. `pipelined` says whether there is
+    more than one stage.
+    """
+    vocabulary = padded_vocabulary(model, shape.tensor_parallel, framework)
+    padded = model.model_copy(update={"vocab_size": vocabulary})
+    costs = recipe(framework, shape.precision, zero_stage, offload, pipelined=pipelined)
+    ranks = shards_of(shape, data_parallel)
+
+    def part(parameters: Parameters, kept: int = 0, working: int = 0) -> _Part:
+        return _Part(
+            state_bytes(parameters, shape, costs, ranks),
+            sum(parameters_on_device(parameters, shape)),
+            kept,
+            working,
+        )
+
+    def layer(kind: LayerKind) -> _Part:
+        activations = layer_activations(kind[0], model, replace(shape, recompute=kind[1]))
+        return part(layer_parameters(kind[0], model), activations.kept, activations.working)
+
+    table = replace(embedding_parameters(padded), replicated=0)
+    needs_copy = model.tied_embeddings or model.prediction_layers > 0
+    behind = final_norm_parameters(padded) + head_parameters(padded)
+    prediction = prediction_activations(model, shape)
+    return StageMemoryModel(
+        kinds=kinds,
+        _layers=tuple(layer(kind) for kind in kinds),
+        _first=part(embedding_parameters(padded), embedding_activation_bytes(model, shape)),
+        _last=part(behind + prediction_parameters(padded), prediction.kept, prediction.working),
+        _copy=part(table if needs_copy else Parameters()),
+        _head=head_activation_bytes(model, shape, framework),
+        _gathering=_gathering(framework, costs, zero_stage),
+        _messages=message_bytes(model, shape, pipelined=pipelined),
+        _workspaces=workspace_bytes(model, device_type, framework),
+        _communicators=communicators_bytes(
+            device_type, shape, data_parallel=data_parallel, pipelined=pipelined
+        ),
+        _context=context_bytes(device_type, framework),
+        _fragments=(*(_per_mille(granularity) for _, granularity in kinds), _per_mille("default")),
+    )
+
+
+def _per_mille(granularity: str) -> int:
+    return round(PER_MILLE * constant("fragmentation", granularity))
+
+
+def _gathering(framework: Framework, costs: Recipe, zero_stage: int) -> _Gathering:
+    """What whole parameters cost while their layer computes.
+
+    DeepSpeed keeps up to `stage3_max_live_parameters` of them; Megatron-FSDP and PyTorch FSDP the
+    layer that computes and the next one, which is being gathered.
+    """
+    if zero_stage < 3:
+        return _Gathering()
+    if framework == "deepspeed":
+        limit = round(constant("deepspeed_max_live_parameters"))
+        return _Gathering(costs.computing, costs.computing, limit=limit)
+    return _Gathering(costs.computing, costs.computing, units=2)
