@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from hetcli.perf.communication import Group, group_all_reduce_s, group_gather_s
 from hetcli.perf.configuration import Configuration, DeviceId, Stage
 from hetcli.perf.hardware import Hardware
@@ -27,6 +30,7 @@ __all__ = [
     "holding",
     "stage_parameters",
     "synchronisation",
+    "unhidden",
 ]
 
 
@@ -166,10 +170,19 @@ def exposed(
     Buckets are ready layer by layer: all but one layer's share can hide behind the last backward
     (`backward_s`) or the first forward pass (`forward_s`) of the stage.
     """
-    hideable = (max(layers, 1) - 1) / max(layers, 1)
     reduce_s, gather_s = sync.reduce_s, sync.gather_s
     if configuration.overlap_grad_reduce:
-        reduce_s -= min(reduce_s, backward_s) * hideable
+        reduce_s = float(unhidden(reduce_s, backward_s, layers))
     if configuration.overlap_param_gather and configuration.framework == "megatron":
-        gather_s -= min(gather_s, forward_s) * hideable
+        gather_s = float(unhidden(gather_s, forward_s, layers))
     return reduce_s, gather_s
+
+
+def unhidden(seconds: ArrayLike, behind_s: ArrayLike, layers: ArrayLike) -> NDArray[np.float64]:
+    """What sticks out of a collective over `layers` buckets that runs behind `behind_s` of compute.
+
+    All but one bucket can hide; elementwise over arrays.
+    """
+    buckets = np.maximum(layers, 1)
+    shown: NDArray[np.float64] = seconds - np.minimum(seconds, behind_s) * (buckets - 1) / buckets
+    return shown
