@@ -154,9 +154,12 @@ class MoeFeedForward(Record):
     @model_validator(mode="after")
     def _router_can_choose(self) -> MoeFeedForward:
         if self.top_k > self.experts:
-            raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
+            raise ValueError(
+                f"top_k {self.top_k} is more than the {self.experts} experts; "
+                f"legal top_k: 1 to {self.experts}"
+            )
         if (self.groups is None) != (self.top_groups is None):
-            raise ValueError("groups and top_groups belong together: set both or none")
+            raise ValueError("groups and top_groups belong together; set both or none")
         if self.groups is None or self.top_groups is None:
             return self
         if self.experts % self.groups:
@@ -165,12 +168,15 @@ class MoeFeedForward(Record):
                 f"legal groups: {divisors(self.experts)}"
             )
         if self.top_groups > self.groups:
-            raise ValueError(f"top_groups {self.top_groups} is more than the {self.groups} groups")
+            raise ValueError(
+                f"top_groups {self.top_groups} is more than the {self.groups} groups; "
+                f"legal top_groups: 1 to {self.groups}"
+            )
         reachable = self.top_groups * (self.experts // self.groups)
         if self.top_k > reachable:
             raise ValueError(
                 f"top_k {self.top_k} is more than the {reachable} experts of "
-                f"{self.top_groups} groups"
+                f"{self.top_groups} groups; legal top_k: 1 to {reachable}"
             )
         return self
 
@@ -191,7 +197,9 @@ class Layer(Record):
     @model_validator(mode="after")
     def _does_something(self) -> Layer:
         if self.attention is None and self.feed_forward is None:
-            raise ValueError("a layer needs an attention, a feed_forward or both")
+            raise ValueError(
+                "a layer without both does nothing; write an attention, a feed_forward or both"
+            )
         return self
 
 
@@ -294,7 +302,7 @@ class Model(Document):
         if 0 < self.positions.table_size < self.max_sequence:
             raise ValueError(
                 f"max_sequence {self.max_sequence} is longer than the position table "
-                f"(table_size {self.positions.table_size})"
+                f"({self.positions.table_size} rows); lower max_sequence or raise table_size"
             )
         return self
 

@@ -122,7 +122,7 @@ class ConfigReader:
             return value
         return self.refuse(
             key,
-            why=f"{key} is a whole number",
+            why="it is a size or a count",
             fix=f"a whole number from {smallest} to {largest}",
         )
 
@@ -146,7 +146,7 @@ class ConfigReader:
         ):
             return float(value)
         return self.refuse(
-            key, why=f"{key} is a number", fix=f"a number above 0, at most {largest:g}"
+            key, why="it is a positive quantity", fix=f"a number above 0, at most {largest:g}"
         )
 
     def optional_number(
@@ -164,7 +164,7 @@ class ConfigReader:
             return default
         if isinstance(value, bool):
             return value
-        return self.refuse(key, why=f"{key} is a switch", fix="true or false")
+        return self.refuse(key, why="it is a switch", fix="true or false")
 
     def choice(self, *keys: str, default: str, legal: Sequence[str]) -> str:
         """One of the `legal` words."""
@@ -187,7 +187,7 @@ class ConfigReader:
             return None
         value = self._data[key]
         if not isinstance(value, Mapping):
-            self.refuse(key, why=f"{key} is a section of its own", fix="a mapping, or null")
+            self.refuse(key, why="it is a section of its own", fix="a mapping, or null")
         return ConfigReader(
             value,
             name=self.name,
@@ -202,5 +202,5 @@ class ConfigReader:
             return None
         value = self._data[key]
         if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS:
-            self.refuse(key, why=f"{key} is a list", fix=f"a list of at most {MAX_LAYERS} entries")
+            self.refuse(key, why="it is a list", fix=f"a list of at most {MAX_LAYERS} entries")
         return list(value)

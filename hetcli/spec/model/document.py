@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from pydantic import ValidationError
 
 from hetcli.errors import ModelError
+from hetcli.spec.complaint import Locator
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.model.config import shown
 from hetcli.spec.model.huggingface import is_huggingface_config, model_from_config
-
-if TYPE_CHECKING:
-    from hetcli.spec.complaint import Locator
+from hetcli.spec.source import validate
 
 __all__ = ["model_from_mapping"]
-
-_MAX_ERRORS = 5
 
 
 def model_from_mapping(
@@ -26,8 +19,9 @@ def model_from_mapping(
 ) -> Model:
     """The model of a parsed document; `name` is used where the document has none.
 
-    Errors about a configuration name the line when there is a `locator`. Raises ModelError when
-    the document is neither a configuration nor a valid list of layers.
+    Errors name the line when there is a `locator`. Raises ModelError when the document is neither
+    a configuration nor a list of layers or describes an impossible model, and SpecError when a
+    list of layers does not follow its format.
     """
     where = source or name
     if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
@@ -46,21 +40,10 @@ def model_from_mapping(
         )
     document = {"name": name, "source": source, **data}
     try:
-        # The strict reading of JSON takes lists for tuples and nothing else for another type.
-        return Model.model_validate_json(json.dumps(document))
-    except ValidationError as error:
-        found = error.errors(include_url=False)
-        lines = [
-            f"{'.'.join(str(part) for part in item['loc']) or 'the model'}: {item['msg']}"
-            for item in found[:_MAX_ERRORS]
-        ]
-        first = found[0]
-        raise ModelError(
-            f"{where}: {lines[0]} (found {shown(first['input'])})",
-            why="; ".join(lines[1:]) or "the format of a model file is strict",
-            fix="hetcli schema model prints the format",
-        ) from None
+        return validate(document, locator or Locator(where, ""), Model)
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelError(
-            f"{where}: not a JSON document", why=shown(str(error)), fix="plain values only"
+            f"{where}: no plain document",
+            why=shown(str(error)),
+            fix="mappings, lists, texts, finite numbers, true, false and null",
         ) from None

@@ -31,7 +31,11 @@ class _Family:
 _FAMILIES: Final = (
     _Family(gated.llama, ("llama",), ("LlamaForCausalLM",)),
     _Family(gated.mistral, ("mistral",), ("MistralForCausalLM",)),
-    _Family(gated.qwen2, ("qwen2", "qwen2_vl_text", "qwen2_5_vl_text"), ("Qwen2ForCausalLM",)),
+    _Family(
+        gated.qwen2,
+        ("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+        ("Qwen2ForCausalLM",),
+    ),
     _Family(gated.qwen3, ("qwen3", "qwen3_vl_text"), ("Qwen3ForCausalLM",)),
     _Family(gated.gemma, ("gemma",), ("GemmaForCausalLM",)),
     _Family(gated.gemma2, ("gemma2",), ("Gemma2ForCausalLM",)),

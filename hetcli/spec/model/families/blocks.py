@@ -141,17 +141,14 @@ def with_windows(
     if window is None:
         return list(layers)
     windowed: dict[int, Layer] = {}
-    result = []
-    for layer, slide in zip(layers, slides, strict=True):
-        if slide and isinstance(layer.attention, GroupedQueryAttention):
+    for layer in layers:
+        if id(layer) not in windowed and layer.attention is not None:
             attention = layer.attention.model_copy(update={"sliding_window": window})
-            chosen = windowed.setdefault(
-                id(layer), layer.model_copy(update={"attention": attention})
-            )
-        else:
-            chosen = layer
-        result.append(chosen)
-    return result
+            windowed[id(layer)] = layer.model_copy(update={"attention": attention})
+    return [
+        windowed.get(id(layer), layer) if slide else layer
+        for layer, slide in zip(layers, slides, strict=True)
+    ]
 
 
 def runs(layers: Iterable[Layer]) -> tuple[LayerRun, ...]:
@@ -173,7 +170,7 @@ def rotary(
 
     `base`, `fraction` and `local_base` are the defaults of the family.
     """
-    section = config.section("rope_parameters") or config.section("rope_scaling")
+    section = config.section("rope_scaling") or config.section("rope_parameters")
     local_base = config.optional_number("rope_local_base_freq", local_base)
     if section is not None and section.has("full_attention"):
         # Layers of two kinds have parameters of their own (Gemma 3).

@@ -35,7 +35,8 @@ class Defaults:
     """The defaults of one configuration class; None stands for a rule of the class's own.
 
     Without `kv_heads` there are as many as heads, without `head_dim` it is hidden size / heads;
-    a `top_k` of 0 is one that the class leaves out as well.
+    a `top_k` of 0 is one that the class leaves out as well. `expert_keys` are the spellings of the
+    number of experts, the class's own first.
     """
 
     vocab_size: int
@@ -51,6 +52,7 @@ class Defaults:
     rope_base: float = 10000.0
     rotary_fraction: float = 1.0
     tied: bool = False
+    expert_keys: tuple[str, ...] = ()
     experts: int = 0
     top_k: int = 0
     expert_size: int = 0
@@ -86,6 +88,7 @@ MIXTRAL: Final = Defaults(
     max_sequence=131072,
     epsilon=1e-5,
     rope_base=1e6,
+    expert_keys=("num_local_experts", "num_experts"),
     experts=8,
     top_k=2,
 )
@@ -106,6 +109,7 @@ QWEN2_MOE: Final = Defaults(
     heads=16,
     kv_heads=16,
     max_sequence=32768,
+    expert_keys=("num_experts", "num_local_experts"),
     experts=60,
     top_k=4,
     expert_size=1408,
@@ -128,6 +132,7 @@ QWEN3_MOE: Final = Defaults(
     heads=32,
     kv_heads=4,
     max_sequence=32768,
+    expert_keys=("num_experts", "num_local_experts"),
     experts=128,
     top_k=8,
     expert_size=768,
@@ -139,6 +144,7 @@ DEEPSEEK_V2: Final = Defaults(
     layers=32,
     heads=32,
     max_sequence=2048,
+    expert_keys=("n_routed_experts", "num_experts"),
     experts=64,
     expert_size=1407,
     shared_experts=2,
@@ -150,6 +156,7 @@ DEEPSEEK_V3: Final = Defaults(
     layers=61,
     heads=128,
     max_sequence=4096,
+    expert_keys=("n_routed_experts", "num_local_experts"),
     experts=256,
     top_k=8,
     expert_size=2048,
@@ -225,6 +232,7 @@ GLM4_MOE: Final = Defaults(
     max_sequence=131072,
     epsilon=1e-5,
     rotary_fraction=0.5,
+    expert_keys=("n_routed_experts", "num_local_experts"),
     experts=128,
     top_k=8,
     expert_size=1408,

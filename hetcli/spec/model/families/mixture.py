@@ -29,8 +29,6 @@ from hetcli.spec.model.families.blocks import (
 
 __all__ = ["deepseek_v2", "deepseek_v3", "glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe"]
 
-_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
-
 
 def _top_k(config: ConfigReader, known: defaults.Defaults, experts: int) -> int:
     key = "num_experts_per_tok"
@@ -69,7 +67,7 @@ def _groups(config: ConfigReader, experts: int, top_k: int) -> tuple[int | None,
 def mixtral(config: ConfigReader) -> Model:
     """Mixtral: every layer routes; the weights of the chosen experts sum to one."""
     known = defaults.MIXTRAL
-    experts = config.dimension(*_EXPERTS, default=known.experts)
+    experts = config.dimension(*known.expert_keys, default=known.experts)
     layer = Layer(
         attention=grouped_query(config, known, window=config.optional("sliding_window")),
         feed_forward=MoeFeedForward(
@@ -93,7 +91,7 @@ def _routed(
     routed_scaling: float = 1.0,
 ) -> MoeFeedForward:
     """Experts of `moe_intermediate_size`, shared ones of the same size beside them."""
-    experts = config.dimension(*_EXPERTS, default=known.experts)
+    experts = config.dimension(*known.expert_keys, default=known.experts)
     top_k = _top_k(config, known, experts)
     groups, top_groups = _groups(config, experts, top_k) if grouped else (None, None)
     expert_size = config.dimension("moe_intermediate_size", default=known.expert_size)
