@@ -51,7 +51,16 @@ def _is_pattern(name: str) -> str:
     return name
 
 
-HostRange = Annotated[str, Field(min_length=1, max_length=1_000_000), AfterValidator(_is_pattern)]
+HostRange = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=1_000_000,
+        description="host names",
+        examples=["a100-[00-15]", "n[1-3,7]"],
+    ),
+    AfterValidator(_is_pattern),
+]
 # A group's name may be a long range, so this is longer than a Name; that it exists is checked.
 PlaceName = Annotated[str, Field(min_length=1, max_length=1_000_000)]
 

@@ -27,19 +27,15 @@ _KINDS: Final = {
     "boolean": "true or false",
     "array": "a list",
     "object": "a mapping of key: value lines",
-    "null": "null",
 }
 _BOUNDS: Final = {
     "exclusiveMinimum": "above {}",
     "minimum": "of at least {}",
     "exclusiveMaximum": "below {}",
     "maximum": "of at most {}",
-    "minLength": "of at least {} characters",
-    "maxLength": "of at most {} characters",
-    "minItems": "of at least {} items",
-    "maxItems": "of at most {} items",
     "pattern": "that matches {}",
 }
+_LENGTHS: Final = {"Length": "characters", "Items": "items"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,9 @@ class Locator:
     def at(self, place: Place = ()) -> str:
         """`cluster.yaml:7: nodes[0].gpus`, as an error's first part begins."""
         path = spell(place)
-        return f"{self.label}:{self.line(place)}" + (f": {path}" if path else "")
+        # What was put together from options has no lines.
+        where = f"{self.label}:{self.line(place)}" if self.text else self.label
+        return f"{where}: {path}" if path else where
 
 
 def spell(place: Place) -> str:
@@ -98,8 +96,9 @@ def complain(
         listed = [f"line {locator.line(o.place)}: {spell(o.place)}" for o in others[:_LISTED]]
         more = ", ..." if len(others) > _LISTED else ""
         what += f" (and {len(others)} more: {', '.join(listed)}{more})"
-    schemas = list(_schemas_at(kind.model_json_schema(), first.place))
-    why, fix = first.explain(schemas, list(_schemas_at(kind.model_json_schema(), first.place[:-1])))
+    schema = kind.model_json_schema()
+    own = list(_schemas_at(schema, first.place))
+    why, fix = first.explain(own, list(_schemas_at(schema, first.place[:-1])))
     return SpecError(what, why=why, fix=fix)
 
 
@@ -125,7 +124,10 @@ class _Problem:
         context: Mapping[str, Any] = entry.get("ctx", {})
         steps = (*entry["loc"], *context.get("place", ()))
         place: list[str | int] = []
-        missing = entry["type"] == "missing"
+        missing = entry["type"] in ("missing", "union_tag_not_found")
+        if entry["type"].startswith("union_tag"):
+            # The key that says which member of a union is meant, quoted.
+            steps = (*steps, context["discriminator"].strip("'"))
         for step in steps[:-1] if missing else steps:
             # Pydantic also names the member of a union that it tried, which no file contains.
             if (isinstance(data, dict) and step in data) or (
@@ -136,7 +138,7 @@ class _Problem:
         if missing:
             place.append(steps[-1])
         return cls(
-            kind=entry["type"],
+            kind="missing" if missing else entry["type"],
             place=tuple(place),
             value=": missing" if missing else _value(data),
             message=entry["msg"],
@@ -236,11 +238,15 @@ def _legal(schema: Mapping[str, Any]) -> str:
         return f"{schema.get('description', 'a value')} like {' or '.join(schema['examples'])}"
     words = _KINDS.get(str(schema.get("type")), "")
     bounds = [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
+    for length, unit in _LENGTHS.items():
+        least, most = schema.get(f"min{length}", 0), schema.get(f"max{length}")
+        if least or most:
+            bounds.append(f"of {least} to {most} {unit}" if most else f"of {least} {unit} or more")
     return " ".join([words, " and ".join(bounds)]).strip()
 
 
 def _nearest(given: str, legal: Sequence[str], kind: str) -> str:
-    near = difflib.get_close_matches(given.strip("'\""), legal, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(given.strip("'\"")[:60], legal, n=1, cutoff=0.6)
     listed = ", ".join(legal)
     return f"did you mean {near[0]}? The {kind}s are {listed}" if near else f"use one of {listed}"
 
