@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def answer(document: object) -> Model | UsageError:
         return readable(model)
     assert all((refusal.what, refusal.why, refusal.fix))
     assert len(str(refusal)) < 4000
-    assert str(refusal).isprintable()
+    assert not any(unicodedata.category(letter) == "Cc" for letter in str(refusal))
     return refusal
 
 
