@@ -87,7 +87,7 @@ def test_numbers_that_are_none_are_refused() -> None:
     [
         ({"kind": "gqa", "heads": 32, "kv_heads": 5, "head_dim": 2}, "32 % 5 != 0"),
         ({"kind": "gqa", "heads": 32, "kv_heads": 0, "head_dim": 2}, "kv_heads: 0"),
-        ({"kind": "linear"}, "'gqa', 'mla'"),
+        ({"kind": "linear"}, "mla"),
     ],
 )
 def test_impossible_attention_is_refused(block: dict[str, Any], rule: str) -> None:
