@@ -17,6 +17,7 @@ __all__ = [
     "format_count",
     "format_duration",
     "format_duration_exact",
+    "format_flop",
     "format_flops",
     "format_money",
     "format_rate",
@@ -198,9 +199,17 @@ def format_duration_exact(value: float) -> str:
     return f"{value!r}s"
 
 
+def format_flop(value: float) -> str:
+    """`312 TFLOP`: an amount of work, decimal units, three significant digits."""
+    for prefix, factor in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9)):
+        if value >= factor:
+            return f"{_trim(value / factor)} {prefix}FLOP"
+    return f"{_trim(value)} FLOP"
+
+
 def format_flops(value: float) -> str:
-    """`312 TFLOP/s`."""
-    return _scaled(value, ("P", "T", "G"), "FLOP/s")
+    """`312 TFLOP/s`: a rate of work."""
+    return f"{format_flop(value)}/s"
 
 
 def format_count(value: float) -> str:

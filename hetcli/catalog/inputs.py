@@ -12,7 +12,6 @@ from hetcli.errors import UsageError
 from hetcli.spec.complaint import Locator
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.model.document import model_from_mapping
-from hetcli.spec.model.huggingface import is_huggingface_config
 from hetcli.spec.source import read_mapping, validate
 from hetcli.spec.workload import Pretrain
 
@@ -31,13 +30,14 @@ def read_model(argument: str) -> Model:
         path = path / "config.json"
     elif argument != "-" and path.suffix not in _FILE_SUFFIXES and "/" not in argument:
         return find_preset(argument)
-    data, locator = read_mapping("-" if argument == "-" else str(path))
+    data, locator = read_mapping(argument if argument == "-" else path)
     # Hugging Face calls every file config.json: the folder says which model it is.
-    name = path.parent.name if path.stem == "config" else path.stem
-    if "layers" in data and not is_huggingface_config(data):
-        return validate(data, locator, Model)
+    name = path.resolve().parent.name if path.stem == "config" else path.stem
     return model_from_mapping(
-        data, name=name if name not in {"", "-"} else "model", source=locator.label
+        data,
+        name="model" if argument == "-" else name,
+        source=locator.label,
+        locator=locator,
     )
 
 

@@ -12,7 +12,7 @@ from hetcli.catalog.gpu import Dtype, Gpu
 from hetcli.report.tables import pairs, table
 from hetcli.units import (
     format_bytes,
-    format_count,
+    format_flop,
     format_flops,
     format_money,
     format_rate,
@@ -117,7 +117,7 @@ def model_details(summary: Mapping[str, Any]) -> Table:
             if summary["tied_embeddings"]
             else f"{summary['head_parameters']:,} parameters",
         ),
-        ("step FLOPs", f"{format_count(summary['model_flops'])}FLOP a sequence, fwd + bwd"),
+        ("step FLOPs", f"{format_flop(summary['model_flops'])} a sequence, forward and backward"),
         ("legal tp", ", ".join(str(degree) for degree in summary["legal_tensor_parallel"])),
     ]
     for run in summary["layers"]:
@@ -126,7 +126,7 @@ def model_details(summary: Mapping[str, Any]) -> Table:
                 f"{run['count']} x layer",
                 f"{run['description']}; {run['parameters']:,} parameters"
                 f" ({run['active_parameters']:,} active), "
-                f"{format_count(run['forward_flops'])}FLOP forward, "
+                f"{format_flop(run['forward_flops'])} forward, "
                 f"{format_bytes(run['activation_bytes'])} activations a sequence",
             )
         )
