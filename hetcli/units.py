@@ -201,15 +201,12 @@ def format_duration_exact(value: float) -> str:
 
 def format_flop(value: float) -> str:
     """`312 TFLOP`: an amount of work, decimal units, three significant digits."""
-    for prefix, factor in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9)):
-        if value >= factor:
-            return f"{_trim(value / factor)} {prefix}FLOP"
-    return f"{_trim(value)} FLOP"
+    return _scaled(value, ("E", "P", "T", "G"), "FLOP")
 
 
 def format_flops(value: float) -> str:
     """`312 TFLOP/s`: a rate of work."""
-    return f"{format_flop(value)}/s"
+    return _scaled(value, ("P", "T", "G"), "FLOP/s")
 
 
 def format_count(value: float) -> str:
