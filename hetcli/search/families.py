@@ -1,0 +1,266 @@
+"""Every legal combination of degrees; the shape of the pipeline comes later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hetcli.errors import InfeasibleError
+from hetcli.perf.compute import kernel_of
+from hetcli.perf.configuration import Framework, TrainingPrecision
+from hetcli.perf.hardware import Hardware
+from hetcli.perf.rules import (
+    check_batch,
+    check_context_parallel,
+    check_expert_parallel,
+    check_framework,
+    check_pipeline,
+    check_precision,
+    check_tensor_parallel,
+    divisors,
+    legal_expert_parallel,
+    legal_expert_tensor_parallel,
+    legal_tensor_parallel,
+    supports,
+)
+from hetcli.search.layout import Degrees
+from hetcli.search.options import PlanOptions, framework_of
+from hetcli.search.pools import Pool
+from hetcli.spec.model.architecture import Model
+from hetcli.spec.workload import Pretrain, RecomputeChoice
+
+__all__ = ["Problem", "check_request", "families", "precisions"]
+
+# Sizes beyond which no published training run gains: they bound the space, and are counted.
+MAX_MICRO_BATCH = 64
+MIN_TOKENS_PER_CONTEXT_RANK = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """What is to be planned."""
+
+    model: Model
+    workload: Pretrain
+    hardware: Hardware
+    pools: tuple[Pool, ...]
+    options: PlanOptions
+
+    @property
+    def framework(self) -> Framework:
+        """The framework whose rules hold."""
+        return framework_of(self.options.target)
+
+
+def precisions(problem: Problem) -> list[TrainingPrecision]:
+    """Joint precisions worth a search: the one asked for, or those that reach other devices.
+
+    Raises:
+        InfeasibleError: a node cannot compute in the precision that was asked for.
+    """
+    asked = problem.workload.precision
+    if asked != "auto":
+        check_precision(problem.hardware.nodes, asked)
+        return [asked]
+    found: list[TrainingPrecision] = []
+    reached: set[int] = set()
+    choices: tuple[TrainingPrecision, ...] = ("bf16", "fp16", "fp32")
+    for precision in choices:
+        pools = {pool.index for pool in problem.pools if supports(pool.device_type.gpu, precision)}
+        if pools - reached:
+            found.append(precision)
+            reached |= pools
+    return found
+
+
+def check_request(problem: Problem) -> None:
+    """Refuse fixed degrees that no search could satisfy, before searching.
+
+    Raises:
+        ConfigurationError: a degree that the model or framework cannot take.
+        InfeasibleError: the batch or the cluster does not suffice.
+    """
+    options, workload, model = problem.options, problem.workload, problem.model
+    world = problem.hardware.device_count
+    tensor = options.tensor_parallel or 1
+    context = options.context_parallel or 1
+    pipeline = options.pipeline_parallel or 1
+    data = options.data_parallel or 1
+    check_tensor_parallel(model, tensor)
+    check_context_parallel(workload.sequence, context)
+    check_framework(
+        problem.framework,
+        pipeline_parallel=pipeline,
+        virtual_stages=options.virtual_stages or 1,
+        zero_stage=options.zero_stage or 0,
+        offload=options.offload,
+        context_parallel=context,
+        expert_parallel=options.expert_parallel or 1,
+    )
+    size = options.micro_batch_size or 1
+    if options.data_parallel or options.micro_batch_size:
+        check_batch(workload.global_batch, size, data)
+    check_pipeline(
+        pipeline_parallel=pipeline,
+        global_batch=workload.global_batch,
+        micro_batch_size=size,
+        data_parallel=data,
+        layers=model.layer_count,
+    )
+    asked = tensor * context * pipeline * data
+    if asked > world:
+        raise InfeasibleError(
+            f"the degrees ask for {asked} devices",
+            why=f"tensor {tensor} x context {context} x pipeline {pipeline} x data {data}; "
+            f"the cluster has {world} usable devices",
+            fix=f"degrees whose product is at most {world}",
+        )
+    if options.expert_parallel or options.expert_tensor_parallel:
+        experts = options.expert_parallel or 1
+        slices = options.expert_tensor_parallel or 1
+        mesh = experts * slices * pipeline
+        # Without fixed degrees any multiple of the mesh up to the whole cluster may be used.
+        used = (
+            asked if options.data_parallel and options.pipeline_parallel else world // mesh * mesh
+        )
+        check_expert_parallel(
+            model,
+            expert_parallel=experts,
+            expert_tensor_parallel=slices,
+            pipeline_parallel=pipeline,
+            world=used or world,
+        )
+    widest = max(pool.devices_per_node for pool in problem.pools)
+    if tensor > widest:
+        raise InfeasibleError(
+            f"tensor_parallel {tensor} does not fit into a node",
+            why=f"the largest node has {widest} usable devices, and a tensor group never leaves it",
+            fix=f"tensor_parallel {max(t for t in legal_tensor_parallel(model) if t <= widest)}",
+        )
+
+
+def families(problem: Problem, pruned: Counter[str]) -> Iterator[Degrees]:
+    """All degrees that some pool can hold a stage of; what a rule leaves out is counted."""
+    workload, options = problem.workload, problem.options
+    for precision in precisions(problem):
+        usable = [pool for pool in problem.pools if supports(pool.device_type.gpu, precision)]
+        widest = max(pool.devices_per_node for pool in usable)
+        for tensor in _chosen(options.tensor_parallel, legal_tensor_parallel(problem.model)):
+            if tensor > widest:
+                pruned["tensor group larger than a node"] += 1
+                continue
+            groups = max(pool.group_count(tensor) for pool in usable)
+            for context in _contexts(problem, pruned):
+                for size in _micro_batches(problem, pruned):
+                    for data in _chosen(
+                        options.data_parallel, divisors(workload.global_batch // size)
+                    ):
+                        if context * data > groups:
+                            pruned["stage larger than every pool"] += 1
+                            continue
+                        yield from _variants(
+                            problem, usable, precision, tensor, context, data, size
+                        )
+
+
+def _chosen(fixed: int | None, choices: Sequence[int]) -> Sequence[int]:
+    return choices if fixed is None else [choice for choice in choices if choice == fixed]
+
+
+def _contexts(problem: Problem, pruned: Counter[str]) -> list[int]:
+    if problem.options.context_parallel is not None:
+        return [problem.options.context_parallel]
+    if problem.framework == "deepspeed":
+        return [1]
+    found, context = [1], 2
+    while problem.workload.sequence % (2 * context) == 0:
+        if problem.workload.sequence // context < MIN_TOKENS_PER_CONTEXT_RANK:
+            pruned["context rank with few tokens"] += 1
+            break
+        found.append(context)
+        context *= 2
+    return found
+
+
+def _micro_batches(problem: Problem, pruned: Counter[str]) -> list[int]:
+    sizes = divisors(problem.workload.global_batch)
+    if problem.options.micro_batch_size is not None:
+        return [size for size in sizes if size == problem.options.micro_batch_size]
+    pruned["micro-batch larger than 64"] += sum(size > MAX_MICRO_BATCH for size in sizes)
+    return [size for size in sizes if size <= MAX_MICRO_BATCH]
+
+
+def _variants(
+    problem: Problem,
+    usable: Sequence[Pool],
+    precision: TrainingPrecision,
+    tensor: int,
+    context: int,
+    data: int,
+    size: int,
+) -> Iterator[Degrees]:
+    framework = problem.framework
+    options = problem.options
+    sequence_parallel = (
+        framework == "megatron" and tensor > 1 and problem.workload.sequence % tensor == 0
+    )
+    for expert, expert_tensor in _experts(problem, tensor, context * data * tensor):
+        for zero_stage in _zero_stages(problem, tensor, context * data):
+            for recompute in _recomputes(problem, usable):
+                yield Degrees(
+                    precision=precision,
+                    tensor=tensor,
+                    context=context,
+                    data=data,
+                    expert=expert,
+                    expert_tensor=expert_tensor,
+                    micro_batch_size=size,
+                    virtual_stages=options.virtual_stages or 1,
+                    recompute=recompute,
+                    zero_stage=zero_stage,
+                    offload=options.offload,
+                    sequence_parallel=sequence_parallel,
+                    framework=framework,
+                )
+
+
+def _experts(problem: Problem, tensor: int, stage: int) -> Iterator[tuple[int, int]]:
+    """Expert and expert-tensor degrees that divide a stage of `stage` devices."""
+    options, model = problem.options, problem.model
+    if legal_expert_parallel(model) == [1] or problem.framework == "deepspeed":
+        yield (1, tensor if _is_routed(model) else 1)
+        return
+    slices = {1, tensor} & set(legal_expert_tensor_parallel(model))
+    for expert_tensor in _chosen(options.expert_tensor_parallel, sorted(slices)):
+        for expert in _chosen(options.expert_parallel, legal_expert_parallel(model)):
+            if stage % (expert * expert_tensor) == 0:
+                yield (expert, expert_tensor)
+
+
+def _is_routed(model: Model) -> bool:
+    return any(
+        run.layer.feed_forward and run.layer.feed_forward.kind == "moe" for run in model.layers
+    )
+
+
+def _zero_stages(problem: Problem, tensor: int, ranks: int) -> list[int]:
+    """Sharding over one rank is no sharding; ZeRO-2 and 3 run without a pipeline only."""
+    if problem.options.zero_stage is not None:
+        return [problem.options.zero_stage]
+    if problem.framework == "megatron":
+        # The distributed optimizer moves the same bytes and holds less: never worse.
+        return [1 if ranks > 1 else 0]
+    if ranks == 1:
+        return [0]
+    return [0, 1, 2, 3] if tensor == 1 else [0, 1, 2]
+
+
+def _recomputes(problem: Problem, usable: Sequence[Pool]) -> list[RecomputeChoice]:
+    """`selective` drops the attention core, which a fused kernel never stores."""
+    if problem.options.recompute is not None:
+        return [problem.options.recompute]
+    unfused = any(
+        kernel_of(pool.device_type, problem.workload.attention) == "unfused" for pool in usable
+    )
+    return ["none", "selective", "full"] if unfused else ["none", "full"]

@@ -1,0 +1,102 @@
+"""`plan`: the best configuration of a cluster for a model and a workload, with its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hetcli.perf.resolve import resolve
+from hetcli.search.document import alternative, plan_document
+from hetcli.search.families import Problem, check_request
+from hetcli.search.grid import Found, Grid, Scored
+from hetcli.search.miss import infeasible, nearest_miss
+from hetcli.search.options import PlanOptions
+from hetcli.search.pools import pools
+from hetcli.spec.cluster import Cluster
+from hetcli.spec.model.architecture import Model
+from hetcli.spec.plan import Certificate, Plan
+from hetcli.spec.workload import Pretrain
+
+__all__ = ["plan"]
+
+
+def plan(
+    *, cluster: Cluster, model: Model, workload: Pretrain, options: PlanOptions | None = None
+) -> Plan:
+    """The best plan of the grid space and the next best ones; the same inputs give the same plan.
+
+    Raises:
+        ConfigurationError: a fixed degree that the model or the target cannot take.
+        InfeasibleError: nothing fits, with the nearest miss.
+    """
+    hardware = resolve(cluster)
+    problem = Problem(model, workload, hardware, pools(hardware), options or PlanOptions())
+    check_request(problem)
+    found = Grid(problem).run()
+    if not found.plans:
+        raise infeasible(problem, found.pruned, found.seen, nearest_miss(problem))
+    best = found.plans[0]
+    ranked = _distinct(found, problem.options.top)
+    return plan_document(
+        best.configuration,
+        best.prediction,
+        cluster=cluster,
+        model=model,
+        workload=workload,
+        hardware=hardware,
+        target=problem.options.target,
+        certificate=_certificate(found, best, workload),
+        alternatives=[
+            alternative(rank, each.configuration, each.prediction)
+            for rank, each in enumerate(ranked, start=1)
+        ],
+        space="grid",
+        seen=found.seen,
+        scored=found.scored,
+        pruned=found.pruned,
+        complete=found.complete,
+        notes=list(_notes(problem, best)),
+    )
+
+
+def _distinct(found: Found, top: int) -> list[Scored]:
+    """The best plan of each mapping, best first."""
+    kept: dict[object, Scored] = {}
+    for each in found.plans:
+        kept.setdefault((each.layout.degrees, each.layout.stages), each)
+    return list(kept.values())[:top]
+
+
+def _certificate(found: Found, best: Scored, workload: Pretrain) -> Certificate:
+    """The bound is on step time, or on the time that the plan's price allows to the least cost."""
+    scale = best.prediction.step_time_s / best.value
+    bound = min(found.bound * scale, best.prediction.step_time_s)
+    reason = ""
+    if workload.objective == "cost":
+        reason = "the bound is on cost: no plan is cheaper by more than the gap"
+    return Certificate(
+        lower_bound_s=bound, gap=best.prediction.step_time_s / bound - 1, reason=reason
+    )
+
+
+def _notes(problem: Problem, best: Scored) -> Iterator[str]:
+    """What a user should know of this plan and would not see in its numbers."""
+    degrees = best.layout.degrees
+    used = {pool.index for pool, _ in best.layout.runs}
+    for pool in problem.pools:
+        if pool.index not in used:
+            yield (
+                f"{pool.device_count} x {pool.device_type.name} stay idle: every plan with them "
+                "that was looked at is slower"
+                if problem.workload.objective == "throughput"
+                else f"{pool.device_count} x {pool.device_type.name} stay idle: dearer with them"
+            )
+    if degrees.precision == "fp16" and problem.workload.precision == "auto":
+        yield "fp16 with loss scaling: not every device that is used has bf16"
+    stages = best.layout.stages
+    micro_batches = problem.workload.global_batch // (degrees.micro_batch_size * degrees.data)
+    bubble = (stages - 1) / (micro_batches + stages - 1)
+    if bubble > 0.2:
+        yield (
+            f"{micro_batches} micro-batches over {stages} stages leave a bubble of {bubble:.0%}: "
+            "a larger global batch would fill it"
+        )
