@@ -31,7 +31,16 @@ __all__ = [
 
 GIB: Final = 1024**3
 
-_DECIMAL: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_DECIMAL: Final = {
+    "": 1,
+    "k": 10**3,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+}
 _BINARY: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5}
 _PREFIXES: Final = {**_DECIMAL, **_BINARY}
 # Micro is written with the micro sign (U+00B5), the Greek letter mu (U+03BC) or a plain u.

@@ -204,6 +204,8 @@ def test_printed_rates_and_durations_are_right_to_three_digits(value: float) -> 
         (units.format_duration(5e-8), "50 ns"),
         (units.format_flops(312e12), "312 TFLOP/s"),
         (units.format_flops(999.9e12), "1 PFLOP/s"),
+        (units.format_flop(4.195e15), "4.2 PFLOP"),
+        (units.format_flop(3e18), "3 EFLOP"),
         (units.format_count(6738415616), "6.74B"),
         (units.format_count(32768), "32.8k"),
         (units.format_count(-1500), "-1.5k"),
