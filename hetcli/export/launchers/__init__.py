@@ -1,0 +1,1 @@
+"""What starts the processes of all nodes: one file a launcher."""

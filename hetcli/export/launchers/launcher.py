@@ -1,0 +1,28 @@
+"""What a launcher adds to a launch directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hetcli.export.placement import Placement
+from hetcli.export.planned import Planned
+
+__all__ = ["Launcher"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A launcher by name.
+
+    `template` defines the shell function `launch`, `command` is the program that it calls,
+    `settings` makes the template's values. `check(target, planned, placement)` refuses what it
+    cannot start as planned. `sets_devices` says that it restricts processes to devices by itself.
+    """
+
+    name: str
+    template: str
+    command: str
+    check: Callable[[str, Planned, Placement], None]
+    settings: Callable[[Planned, Placement], Mapping[str, object]]
+    sets_devices: bool = False

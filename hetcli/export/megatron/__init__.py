@@ -1,0 +1,1 @@
+"""Mainline Megatron-LM: arguments, its own rules, and the layout grammar."""
