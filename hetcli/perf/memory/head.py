@@ -30,7 +30,7 @@ class HeadActivations:
     """Bytes of one micro-batch at the end of the model.
 
     `hidden` are the final norm's input and output. `loss` is the fp32 softmax that stays until the
-    backward pass; `logits` are the head's output in the compute type, alive while the loss runs.
+    backward pass; `logits` are the copies of the head's output that live while the loss runs.
     """
 
     hidden: int
@@ -56,15 +56,18 @@ def embedding_activation_bytes(model: Model, shape: Shape) -> int:
 def head_activation_bytes(model: Model, shape: Shape, framework: Framework) -> HeadActivations:
     """What one micro-batch keeps behind the last layer, prediction layers' own heads included.
 
-    The loss is computed in fp32, in place of its copy of the logits (Megatron-LM,
-    megatron/core/tensor_parallel/cross_entropy.py): 4 bytes a logit, 6 with the bf16 logits.
+    The loss is computed in fp32: Megatron-LM works in place of its copy of the logits (megatron/
+    core/tensor_parallel/cross_entropy.py), 6 bytes a logit with the bf16 ones; PyTorch's
+    cross_entropy needs that copy beside its result, 10 bytes a logit.
     """
     here, hidden = tokens(shape), model.hidden_size * element_bytes(shape)
     vocabulary = padded_vocabulary(model, shape.tensor_parallel, framework)
     logits = here * vocabulary / shape.tensor_parallel
-    heads = 1 + model.prediction_layers
+    copies = 0 if shape.precision == "fp32" else element_bytes(shape)
+    if framework != "megatron":
+        copies += 4
     return HeadActivations(
         hidden=math.ceil(here * hidden * (1 + model.final_norm) / sequence_ways(shape)),
-        loss=math.ceil(4 * logits * heads),
-        logits=0 if shape.precision == "fp32" else math.ceil(element_bytes(shape) * logits),
+        loss=math.ceil(4 * logits * (1 + model.prediction_layers)),
+        logits=math.ceil(copies * logits),
     )

@@ -34,6 +34,7 @@ from hetcli.perf.memory.overhead import (
 from hetcli.perf.memory.states import (
     Recipe,
     StateBytes,
+    layer_recipe,
     parameters_on_device,
     recipe,
     shards_of,
@@ -81,13 +82,13 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Gathering:
-    """What ZeRO-3 and FSDP hold of whole parameters: bytes a weight and a gradient, and of how
-    many parameters: those of `units` of the largest part, but not more than `limit`."""
+    """What ZeRO-3 and FSDP hold of whole parameters: bytes a weight and a gradient, and how many
+    weights: those of `units` of the largest part, or a fixed number."""
 
     weight: int = 0
     gradient: int = 0
     units: int = 0
-    limit: int = 0
+    number: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +114,8 @@ class StageMemoryModel:
     _copy: _Part
     _head: HeadActivations
     _gathering: _Gathering
+    # Bytes of buckets a parameter, and of how many parameters at most (DeepSpeed).
+    _bucket: tuple[int, int]
     # Tensors that are only sent, and workspaces: seen by the framework's allocator.
     _messages: int
     _workspaces: int
@@ -164,16 +167,18 @@ class StageMemoryModel:
         logits = waiting + np.where(at_loss, loss, 0)
         layer_fragments = kept_layers @ (self._fragment - self._fragments[-1])
         fragments = layer_fragments + (activations + logits) * self._fragments[-1]
-        whole_weights, whole_gradients = self._gathered(layers, first, last, copy)
-        everywhere = np.zeros_like(kept)
+        parameters = self._everything(layers, first, last, copy)
+        whole_weights, whole_gradients = self._gathered(layers, first, last, parameters)
+        bytes_each, limit = self._bucket
+        buckets = bytes_each * np.minimum(parameters, limit)
         return {
             "weights": total("weights") + whole_weights,
             "gradients": total("gradients") + whole_gradients,
             "optimizer": total("optimizer"),
             "activations": activations,
             "logits": logits,
-            "communication_buffers": everywhere + self._messages + self._communicators,
-            "context": everywhere + self._workspaces + self._context,
+            "communication_buffers": kept * 0 + buckets + self._messages + self._communicators,
+            "context": kept * 0 + self._workspaces + self._context,
             "fragmentation": fragments // PER_MILLE,
         }
 
@@ -204,23 +209,25 @@ class StageMemoryModel:
         the driver's context and the collective library's buffers."""
         return self._communicators + self._context
 
-    def _gathered(self, layers: Ints, first: Ints, last: Ints, copy: Ints) -> tuple[Ints, Ints]:
-        rule = self._gathering
-        if not rule.weight:
-            nothing = np.zeros((), np.int64)
-            return nothing, nothing
-        largest = np.maximum(
-            np.where(layers > 0, self._parameters, 0).max(-1, initial=0),
-            np.maximum(first * self._first.parameters, last * self._last.parameters),
-        )
-        everything = (
+    def _everything(self, layers: Ints, first: Ints, last: Ints, copy: Ints) -> Ints:
+        """Parameters that the device computes with, whether it stores all of them or not."""
+        return (
             layers @ self._parameters
             + first * self._first.parameters
             + last * self._last.parameters
             + copy * self._copy.parameters
         )
-        wanted = rule.units * largest if rule.units else np.full_like(largest, rule.limit)
-        return rule.weight * np.minimum(wanted, everything), rule.gradient * largest
+
+    def _gathered(
+        self, layers: Ints, first: Ints, last: Ints, parameters: Ints
+    ) -> tuple[Ints, Ints]:
+        rule = self._gathering
+        largest = np.maximum(
+            np.where(layers > 0, self._parameters, 0).max(-1, initial=0),
+            np.maximum(first * self._first.parameters, last * self._last.parameters),
+        )
+        wanted = rule.units * largest + rule.number
+        return rule.weight * np.minimum(wanted, parameters), rule.gradient * largest
 
     @cached_property
     def _kept(self) -> Ints:
@@ -269,17 +276,16 @@ def stage_memory_model(
     costs = recipe(framework, shape.precision, zero_stage, offload, pipelined=pipelined)
     ranks = shards_of(shape, data_parallel)
 
-    def part(parameters: Parameters, kept: int = 0, working: int = 0) -> _Part:
-        return _Part(
-            state_bytes(parameters, shape, costs, ranks),
-            sum(parameters_on_device(parameters, shape)),
-            kept,
-            working,
-        )
+    def part(
+        parameters: Parameters, kept: int = 0, working: int = 0, *, of: Recipe = costs
+    ) -> _Part:
+        states = state_bytes(parameters, shape, of, ranks)
+        return _Part(states, sum(parameters_on_device(parameters, shape)), kept, working)
 
     def layer(kind: LayerKind) -> _Part:
-        activations = layer_activations(kind[0], model, replace(shape, recompute=kind[1]))
-        return part(layer_parameters(kind[0], model), activations.kept, activations.working)
+        needs = layer_activations(kind[0], model, replace(shape, recompute=kind[1]))
+        parameters = layer_parameters(kind[0], model)
+        return part(parameters, needs.kept, needs.working, of=layer_recipe(costs))
 
     table = replace(embedding_parameters(padded), replicated=0)
     needs_copy = model.tied_embeddings or model.prediction_layers > 0
@@ -293,6 +299,7 @@ def stage_memory_model(
         _copy=part(table if needs_copy else Parameters()),
         _head=head_activation_bytes(model, shape, framework),
         _gathering=_gathering(framework, costs, zero_stage),
+        _bucket=_bucket(framework, costs),
         _messages=message_bytes(model, shape, pipelined=pipelined),
         _workspaces=workspace_bytes(model, device_type, framework),
         _communicators=communicators_bytes(
@@ -316,6 +323,14 @@ def _gathering(framework: Framework, costs: Recipe, zero_stage: int) -> _Gatheri
     if zero_stage < 3:
         return _Gathering()
     if framework == "deepspeed":
-        limit = round(constant("deepspeed_max_live_parameters"))
-        return _Gathering(costs.computing, costs.computing, limit=limit)
+        number = round(constant("deepspeed_max_live_parameters"))
+        return _Gathering(costs.computing, costs.computing, number=number)
     return _Gathering(costs.computing, costs.computing, units=2)
+
+
+def _bucket(framework: Framework, costs: Recipe) -> tuple[int, int]:
+    """DeepSpeed's buckets: bytes for each of the parameters that fit into one, and their number."""
+    if framework != "deepspeed":
+        return 0, 0
+    buckets = round(constant("deepspeed_buckets"))
+    return buckets * costs.reduced, round(constant("deepspeed_bucket_elements"))

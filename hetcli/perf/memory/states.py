@@ -12,7 +12,7 @@ in the compute type (PyTorch documentation, torch.distributed.fsdp.MixedPrecisio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hetcli.perf.configuration import Framework, Offload, Shape, TrainingPrecision
@@ -25,6 +25,7 @@ __all__ = [
     "Recipe",
     "Shards",
     "StateBytes",
+    "layer_recipe",
     "layer_state_bytes",
     "parameters_on_device",
     "recipe",
@@ -54,13 +55,17 @@ class Recipe:
     """What a parameter costs in weights, gradients and optimizer states.
 
     `computing` is what a weight costs in the type that the layer computes in, and what its gradient
-    costs as the layer produces it.
+    costs as the layer produces it; `reduced` what it costs in the type in which ranks add it up.
     """
 
     weights: Cost
     gradients: Cost
     optimizer: Cost
     computing: int
+    reduced: int
+    # fp8 copies of a layer's weight, as stored and transposed, that stay between micro-batches
+    # (TransformerEngine, Linear: is_first_microbatch).
+    quantized: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +112,14 @@ def _megatron(precision: TrainingPrecision, zero: int, offload: Offload) -> Reci
     optimizer = NONE if offload != "none" else _spread(12, sharded=zero >= 1)
     if precision == "fp32":
         optimizer = NONE if offload != "none" else _spread(8, sharded=zero >= 1)
-        return Recipe(
-            _spread(4, sharded=zero >= 3), _spread(4, sharded=zero >= 2), optimizer, computing=4
-        )
+        return Recipe(_spread(4, sharded=zero >= 3), _spread(4, sharded=zero >= 2), optimizer, 4, 4)
     weights = _spread(2, sharded=zero >= 3)
     if precision == "fp16":
         main = _spread(4, sharded=zero >= 1)
         gradients = _plus(_spread(2, sharded=zero >= 2), main)
-        return Recipe(weights, gradients, optimizer, computing=2)
-    return Recipe(weights, _spread(4, sharded=zero >= 2), optimizer, computing=2)
+        return Recipe(weights, gradients, optimizer, 2, 2)
+    quantized = 2 if precision == "fp8" else 0
+    return Recipe(weights, _spread(4, sharded=zero >= 2), optimizer, 2, 4, quantized)
 
 
 def _deepspeed(
@@ -126,17 +130,17 @@ def _deepspeed(
     if offload == "optimizer+parameters":
         weights = NONE
     gradients = _spread(width, sharded=zero >= 2)
+    whole = precision in ("bf16", "fp8") and zero <= 1 and pipelined
     if precision == "fp32":
         optimizer = _spread(8, sharded=zero >= 1)
     else:
-        whole = precision != "fp16" and zero <= 1 and pipelined
         optimizer = _spread(12, sharded=zero >= 1)
         gradients = _plus(gradients, _spread(4, sharded=zero >= 1 and not whole))
     if offload != "none":
         # The host holds the optimizer, and with it every gradient that ZeRO hands over.
         optimizer = NONE
         gradients = NONE if zero >= 2 else Cost(whole=width)
-    return Recipe(weights, gradients, optimizer, computing=width)
+    return Recipe(weights, gradients, optimizer, width, 4 if whole else width)
 
 
 def _fsdp(precision: TrainingPrecision, zero: int, offload: Offload) -> Recipe:
@@ -150,7 +154,7 @@ def _fsdp(precision: TrainingPrecision, zero: int, offload: Offload) -> Recipe:
         optimizer = NONE
     elif offload == "optimizer+parameters":
         weights, gradients, optimizer = NONE, NONE, NONE
-    return Recipe(weights, gradients, optimizer, computing=width)
+    return Recipe(weights, gradients, optimizer, width, width)
 
 
 @lru_cache(maxsize=256)
@@ -188,6 +192,11 @@ def parameters_on_device(parameters: Parameters, shape: Shape) -> tuple[int, int
     return dense, math.ceil(parameters.experts / ways)
 
 
+def layer_recipe(costs: Recipe) -> Recipe:
+    """The recipe of a decoder layer; embedding and head are not computed in fp8."""
+    return replace(costs, weights=_plus(costs.weights, Cost(whole=costs.quantized)))
+
+
 def _bytes(cost: Cost, dense: int, experts: int, ranks: Shards) -> int:
     return (
         cost.whole * (dense + experts)
@@ -222,7 +231,9 @@ def layer_state_bytes(
     The precision is that of `shape`. Experts are sharded over expert x expert-tensor ranks and
     their optimizer over the ranks that hold the same experts.
     """
-    costs = recipe(framework, shape.precision, zero_stage, offload, pipelined=pipelined)
+    costs = layer_recipe(
+        recipe(framework, shape.precision, zero_stage, offload, pipelined=pipelined)
+    )
     return state_bytes(
         layer_parameters(layer, model), shape, costs, shards_of(shape, data_parallel)
     )
