@@ -143,7 +143,7 @@ def _peak(
     )
     table = np.array([np.broadcast_to(items[name], len(moments)) for name in ITEMS])
     worst = int(table.sum(0).argmax())
-    return _Peak(tuple(table[:, worst].tolist()), memory.unseen_bytes)
+    return _Peak(tuple(map(int, table[:, worst])), memory.unseen_bytes)
 
 
 def _counts(

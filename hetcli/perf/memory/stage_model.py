@@ -2,7 +2,8 @@
 
 What a device holds is fixed by how many layers of each kind it has, and by how many of them hold a
 micro-batch: both are counts, so a search can evaluate thousands of splits in one NumPy expression,
-and `stage_memory` is the same expression for one. All terms are whole bytes; sums are exact.
+and `stage_memory` is the same expression for one. All terms are whole bytes in double precision:
+exact up to 2**53, and still a number for models of any size.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ __all__ = ["ITEMS", "Granularity", "LayerKind", "StageMemoryModel", "stage_memor
 
 Granularity = Literal["none", "selective", "full"]
 LayerKind = tuple[Layer, Granularity]
-Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 # Names and order of the items of a device's budget.
 ITEMS = (
@@ -103,7 +104,7 @@ class StageMemoryModel:
     - `is_first`, `is_last`: whether it holds the embedding, and the final norm with the head;
     - `first_in_flight`, `last_in_flight`: micro-batches in flight at those ends;
 
-    which broadcast against each other, and returns bytes as integers of that shape.
+    which broadcast against each other, and returns whole bytes of that shape.
     """
 
     kinds: tuple[LayerKind, ...]
@@ -133,19 +134,19 @@ class StageMemoryModel:
         is_last: ArrayLike,
         first_in_flight: ArrayLike = 1,
         last_in_flight: ArrayLike = 1,
-    ) -> dict[str, Ints]:
+    ) -> dict[str, Floats]:
         """Bytes of each of `ITEMS` at the fullest moment; they sum to the peak.
 
         That moment is the loss of the last stage, or the backward pass of the layer that needs
         most on top of what is kept.
         """
-        layers, held = np.asarray(layers, np.int64), np.asarray(held, np.int64)
-        first, last = np.asarray(is_first, np.int64), np.asarray(is_last, np.int64)
-        first_in_flight = np.asarray(first_in_flight, np.int64)
-        last_in_flight = np.asarray(last_in_flight, np.int64)
+        layers, held = np.asarray(layers, np.float64), np.asarray(held, np.float64)
+        first, last = np.asarray(is_first, np.float64), np.asarray(is_last, np.float64)
+        first_in_flight = np.asarray(first_in_flight, np.float64)
+        last_in_flight = np.asarray(last_in_flight, np.float64)
         copy = last * (1 - first)
 
-        def total(name: str) -> Ints:
+        def total(name: str) -> Floats:
             of_ends = [
                 present * getattr(part.states, name)
                 for present, part in ((first, self._first), (last, self._last), (copy, self._copy))
@@ -179,7 +180,7 @@ class StageMemoryModel:
             "logits": logits,
             "communication_buffers": kept * 0 + buckets + self._messages + self._communicators,
             "context": kept * 0 + self._workspaces + self._context,
-            "fragmentation": fragments // PER_MILLE,
+            "fragmentation": np.floor(fragments / PER_MILLE),
         }
 
     def peak_bytes(
@@ -191,7 +192,7 @@ class StageMemoryModel:
         is_last: ArrayLike,
         first_in_flight: ArrayLike = 1,
         last_in_flight: ArrayLike = 1,
-    ) -> Ints:
+    ) -> Floats:
         """Bytes at the fullest moment: the sum of `items`."""
         items = self.items(
             layers,
@@ -201,7 +202,7 @@ class StageMemoryModel:
             first_in_flight=first_in_flight,
             last_in_flight=last_in_flight,
         )
-        return sum(items.values(), start=np.zeros((), np.int64))
+        return sum(items.values(), start=np.zeros((), np.float64))
 
     @property
     def unseen_bytes(self) -> int:
@@ -209,7 +210,7 @@ class StageMemoryModel:
         the driver's context and the collective library's buffers."""
         return self._communicators + self._context
 
-    def _everything(self, layers: Ints, first: Ints, last: Ints, copy: Ints) -> Ints:
+    def _everything(self, layers: Floats, first: Floats, last: Floats, copy: Floats) -> Floats:
         """Parameters that the device computes with, whether it stores all of them or not."""
         return (
             layers @ self._parameters
@@ -219,8 +220,8 @@ class StageMemoryModel:
         )
 
     def _gathered(
-        self, layers: Ints, first: Ints, last: Ints, parameters: Ints
-    ) -> tuple[Ints, Ints]:
+        self, layers: Floats, first: Floats, last: Floats, parameters: Floats
+    ) -> tuple[Floats, Floats]:
         rule = self._gathering
         largest = np.maximum(
             np.where(layers > 0, self._parameters, 0).max(-1, initial=0),
@@ -230,25 +231,25 @@ class StageMemoryModel:
         return rule.weight * np.minimum(wanted, parameters), rule.gradient * largest
 
     @cached_property
-    def _kept(self) -> Ints:
-        return np.array([part.kept for part in self._layers], np.int64)
+    def _kept(self) -> Floats:
+        return np.array([part.kept for part in self._layers], np.float64)
 
     @cached_property
-    def _working(self) -> Ints:
-        return np.array([part.working for part in self._layers], np.int64)
+    def _working(self) -> Floats:
+        return np.array([part.working for part in self._layers], np.float64)
 
     @cached_property
-    def _parameters(self) -> Ints:
-        return np.array([part.parameters for part in self._layers], np.int64)
+    def _parameters(self) -> Floats:
+        return np.array([part.parameters for part in self._layers], np.float64)
 
     @cached_property
-    def _fragment(self) -> Ints:
-        return np.array(self._fragments[:-1], np.int64)
+    def _fragment(self) -> Floats:
+        return np.array(self._fragments[:-1], np.float64)
 
     @cached_property
-    def _columns(self) -> Mapping[str, Ints]:
+    def _columns(self) -> Mapping[str, Floats]:
         return {
-            name: np.array([getattr(part.states, name) for part in self._layers], np.int64)
+            name: np.array([getattr(part.states, name) for part in self._layers], np.float64)
             for name in ("weights", "gradients", "optimizer")
         }
 
