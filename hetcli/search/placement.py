@@ -9,8 +9,8 @@ node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, pairwise
 
 from hetcli.perf.configuration import DeviceId, Stage
 from hetcli.search.pools import Pool
@@ -24,7 +24,7 @@ def stages_per_node(pool: Pool, *, tensor: int, members: int, stages: int) -> in
     A stage of `members` tensor groups that would be cut by a border is moved to the next node if
     the pool has nodes enough; the groups left behind stay idle.
     """
-    inside = pool.groups_per_node(tensor) // members
+    inside = pool.groups_per_node(tensor) // members if pool.is_uniform else 0
     if inside and inside * len(pool.nodes) >= stages:
         return inside
     return None
@@ -41,21 +41,18 @@ def place(
         context: tensor groups of a replica.
         data: replicas of a stage.
     """
-    stages: list[list[tuple[DeviceId, ...]]] = []
     members = context * data
+    wanted: dict[int, int] = {}
     for pool, count in runs:
-        inside = stages_per_node(pool, tensor=tensor, members=members, stages=count)
-        if inside is None:
-            groups = list(pool.groups(tensor))
-        else:
-            per_node = pool.groups_per_node(tensor)
-            groups = [
-                group
-                for index, group in enumerate(pool.groups(tensor))
-                if index % per_node < inside * members
-            ]
-        for stage in range(count):
-            block = groups[stage * members : (stage + 1) * members]
+        wanted[pool.index] = wanted.get(pool.index, 0) + count
+    left = {
+        pool.index: _groups(pool, tensor=tensor, members=members, stages=wanted[pool.index])
+        for pool, _ in runs
+    }
+    stages: list[list[tuple[DeviceId, ...]]] = []
+    for pool, count in runs:
+        for _ in range(count):
+            block = list(islice(left[pool.index], members))
             stages.append(
                 [
                     tuple(chain.from_iterable(block[start : start + context]))
@@ -63,6 +60,17 @@ def place(
                 ]
             )
     return stages
+
+
+def _groups(
+    pool: Pool, *, tensor: int, members: int, stages: int
+) -> Iterator[tuple[DeviceId, ...]]:
+    """The tensor groups that the stages take, one after the other."""
+    inside = stages_per_node(pool, tensor=tensor, members=members, stages=stages)
+    per_node = pool.groups_per_node(tensor)
+    for index, group in enumerate(pool.groups(tensor)):
+        if inside is None or index % per_node < inside * members:
+            yield group
 
 
 def crossings(stages: Sequence[Stage]) -> int:

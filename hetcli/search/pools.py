@@ -38,7 +38,15 @@ class Pool:
     @cached_property
     def device_count(self) -> int:
         """Usable devices in all."""
-        return self.devices_per_node * len(self.nodes)
+        return sum(len(node.devices) for node in self.nodes)
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all nodes are of one kind; `estimate` also lays stages over unlike nodes."""
+        return all(
+            node.device_type is self.device_type and len(node.devices) == self.devices_per_node
+            for node in self.nodes
+        )
 
     def groups_per_node(self, width: int) -> int:
         """Groups of `width` devices that fit into one node; none spans two nodes."""
@@ -46,13 +54,13 @@ class Pool:
 
     def group_count(self, width: int) -> int:
         """Groups of `width` devices in the whole pool."""
-        return self.groups_per_node(width) * len(self.nodes)
+        return sum(len(node.devices) // width for node in self.nodes)
 
     def groups(self, width: int) -> Iterator[tuple[DeviceId, ...]]:
         """The groups in placement order: a node is filled before the next."""
         for node in self.nodes:
             ids = node.device_ids
-            for start in range(0, self.groups_per_node(width) * width, width):
+            for start in range(0, len(ids) // width * width, width):
                 yield ids[start : start + width]
 
 
