@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from hetcli.perf.configuration import ScheduleName
+from hetcli.perf.pipeline.in_flight import in_flight
+from hetcli.perf.pipeline.rules import check_schedule
 from hetcli.perf.pipeline.schedules import schedule
 from hetcli.perf.pipeline.work import Work
 
@@ -19,30 +21,18 @@ def held_chunks(
     """Micro-batches that stage `stage` holds of each of its chunks, at every moment that no other
     moment dominates; one entry with one number for schedules of a single chunk.
 
-    A micro-batch is held from its forward to the end of its backward pass. The single-chunk
-    schedules have closed forms (1F1B: arXiv 2006.09503, section 3.3; ZB-H1: arXiv 2401.10241,
-    section 2.1); the others are read off the order of works.
+    A micro-batch is held from its forward to the end of its backward pass. Schedules of a single
+    chunk have closed forms (`pipeline.in_flight`); the others are read off the order of works.
 
     Raises ConfigurationError when the schedule is not defined for these numbers.
     """
-    if name == "gpipe":
-        return ((micro_batches,),)
-    if name == "1f1b":
-        return ((min(micro_batches, stages - stage),),)
-    if name == "zb-h1":
-        return ((min(micro_batches, stages),),)
+    if chunks == 1:
+        check_schedule(name, stages, micro_batches, chunks)
+        return ((round(in_flight(name, stages, stage, micro_batches, chunks)),),)
     # After three micro-batches a stage the order repeats itself; more would only take time.
     enough = min(micro_batches, 3 * stages)
     works = schedule(name, stages, enough, chunks).order[stage]
     return _fullest(works, chunks)
-
-
-def in_flight(
-    name: ScheduleName, stages: int, stage: int, micro_batches: int, virtual_stages: int = 1
-) -> float:
-    """The most micro-batches that a stage holds, a part of its chunks counting as that part."""
-    held = held_chunks(name, stages, stage, micro_batches, virtual_stages)
-    return max(sum(each) for each in held) / virtual_stages
 
 
 def _fullest(works: Iterable[Work], chunks: int) -> tuple[tuple[int, ...], ...]:

@@ -60,7 +60,7 @@ def makespan_batch(
             {kind: np.ascontiguousarray(times[..., block]) for kind, times in durations.items()},
             [np.ascontiguousarray(seconds[block]) for seconds in links],
             overlap=overlap,
-            exclusive_links=exclusive_links and overlap,
+            exclusive_links=exclusive_links,
         )
     return found
 

@@ -35,7 +35,8 @@ def equal_stage_makespan(
 
     - gpipe, 1f1b: (m + p - 1)(f + b) (arXiv 1811.06965; 2104.04473, section 2.2.1).
     - interleaved, v chunks, any group size: (m + (p - 1)/v)(f + b) (2104.04473, section 2.2.2).
-    - zb-h1, m >= p, w <= f: bubble (p - 1)(f + b - 2w) (2401.10241, section 2.3: T_F + T_B - T_W).
+    - zb-h1, m >= p, w not longer than forward or input gradients: bubble (p - 1)(f + b - 2w)
+      (2401.10241, section 2.3: T_F + T_B - T_W).
     - zb-v, f = b - w = w, m >= 2p - 1: only the stagger of p - 1 chunk forwards is left.
     - wave, f = b, p divides m: (m + (p - 1)/v)(f + b) (by the drawings of 2308.15762).
     - bidirectional, f = b, p divides m: bubble of p - 2 chunk forwards (2107.06925, table 2; with
@@ -49,8 +50,10 @@ def equal_stage_makespan(
         return (m + p - 1) * both
     if schedule == "interleaved":
         return (m + (p - 1) / chunks) * both
-    if schedule == "zb-h1" and weight_s is not None and m >= p and weight_s <= forward_s:
-        return m * both + (p - 1) * (both - 2 * weight_s)
+    if schedule == "zb-h1" and weight_s is not None and m >= p:
+        if weight_s <= min(forward_s, backward_s - weight_s):
+            return m * both + (p - 1) * (both - 2 * weight_s)
+        return None
     if schedule == "zb-v" and m >= 2 * p - 1 and forward_s == weight_s == backward_s / 2:
         return m * both + (p - 1) * forward_s / 2
     if forward_s == backward_s and m % p == 0:

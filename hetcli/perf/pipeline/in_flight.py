@@ -17,14 +17,14 @@ def in_flight(
     *,
     micro_batch_group_size: int | None = None,
 ) -> float:
-    """Return the peak number of micro-batches held, counted in activations of a whole stage.
+    """Return the most micro-batches held, a part of a stage's chunks counting as that part.
 
     It follows from the order of works alone, so it holds for any times; every form is tested
-    against the orders. A chunk counts for its share of the stage; where chunks are unequal, sum
-    `Schedule.held` over the real sizes instead. Sources: 1F1B arXiv 2006.09503; interleaved
-    Korthikanti et al., arXiv 2205.05198, section 4.2.3 (1 + (p - 1)/(p v) times p at stage 0);
-    ZB-H1 and ZB-V arXiv 2401.10241, sections 2.1 and 6 (as much as 1F1B's first stage, everywhere);
-    bidirectional Chimera, arXiv 2107.06925, table 2 (p/2 + 1 to p); wave and BitPipe by counting.
+    against the orders. Where chunks are unequal, weigh `Schedule.held` with their sizes instead.
+    Sources: 1F1B arXiv 2006.09503, section 3.3; interleaved Korthikanti et al., arXiv 2205.05198,
+    section 4.2.3 (1 + (p - 1)/(p v) times p at stage 0); ZB-H1 and ZB-V arXiv 2401.10241, sections
+    2.1 and 6 (as much as 1F1B's first stage, everywhere); bidirectional Chimera, arXiv 2107.06925,
+    table 2 (p/2 + 1 to p, each with half of what the device holds); wave and BitPipe by counting.
 
     The numbers must be legal for the schedule (`check_schedule`).
     """
@@ -42,17 +42,18 @@ def in_flight(
     if schedule == "zb-v":
         return min(2 * p, 2 * m, m + s + 1) / 2
     if schedule == "wave":
-        return _folded(chunks, min(m, p), s)
+        return _folded(chunks, min(m, p), s) / chunks
     # Micro-batches alternate between the two directions, each of which takes p/2 at a time.
     down, up = min((m + 1) // 2, p // 2), min(m // 2, p // 2)
     if chunks == 2:
-        return float(min(down, p - s) + min(up, s + 1))
-    return _folded(chunks // 2, down, s) + _folded(chunks // 2, up, p - 1 - s)
+        return (min(down, p - s) + min(up, s + 1)) / 2
+    half = chunks // 2
+    return (_folded(half, down, s) + _folded(half, up, p - 1 - s)) / chunks
 
 
-def _folded(chunks: int, micro_batches: int, distance: int) -> float:
-    """Held by a stage `distance` stages from the start of a zigzag in which all are in flight.
+def _folded(chunks: int, micro_batches: int, distance: int) -> int:
+    """Chunks held by a stage `distance` stages from the start of a zigzag with all in flight.
 
     The first stages get the first micro-batch's backward before the last forwards have come back.
     """
-    return (chunks * micro_batches - max(0, micro_batches - 1 - distance)) / chunks
+    return chunks * micro_batches - max(0, micro_batches - 1 - distance)

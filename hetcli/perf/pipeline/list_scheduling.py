@@ -58,8 +58,8 @@ def list_schedule(
                     best = key if best is None else min(best, key)
         if best is None:
             return
-        late, micro_batch, place = best
-        is_forward = late != forward_first
+        second_choice, micro_batch, place = best
+        is_forward = second_choice != forward_first
         if is_forward:
             forwards[place].popleft()
             room[place] -= 1

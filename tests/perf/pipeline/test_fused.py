@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetcli.errors import ConfigurationError
@@ -49,6 +49,7 @@ def models(stages: int) -> st.SearchStrategy[FusedModel]:
     return st.builds(FusedModel, times, times, st.integers(1, 8))
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([(4, 4), (4, 2), (2, 4), (6, 3), (1, 4)]).flatmap(
         lambda stages: st.tuples(models(stages[0]), models(stages[1]))

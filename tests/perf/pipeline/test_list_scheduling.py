@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetcli.perf.pipeline.list_scheduling import list_schedule
@@ -8,6 +8,7 @@ from hetcli.perf.pipeline.schedules import schedule
 from hetcli.perf.pipeline.work import Place, Schedule
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 12))
 def test_with_1f1bs_limits_and_equal_passes_it_finds_1f1b(stages: int, micro_batches: int) -> None:
     route = tuple(Place(stage, 0) for stage in range(stages))
@@ -16,6 +17,7 @@ def test_with_1f1bs_limits_and_equal_passes_it_finds_1f1b(stages: int, micro_bat
     assert order == schedule("1f1b", stages, micro_batches).order
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 5),
     st.integers(1, 3),

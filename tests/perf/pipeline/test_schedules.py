@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetcli.errors import ConfigurationError
@@ -48,6 +50,21 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return schedule(name, stages, micro_batches, chunks, micro_batch_group_size=group)
 
 
+def small_schedules(name: ScheduleName) -> Iterator[tuple[Schedule, int | None]]:
+    """Every legal one with few stages, micro-batches and chunks, and its group size if it has."""
+    for stages, micro_batches, chunks in itertools.product(
+        range(1, 7), range(1, 14), (1, 2, 3, 4, 8)
+    ):
+        groups = range(stages, stages + 4) if name == "interleaved" else (None,)
+        for group in groups:
+            try:
+                check_schedule(name, stages, micro_batches, chunks, group)
+            except ConfigurationError:
+                continue
+            order = schedule(name, stages, micro_batches, chunks, micro_batch_group_size=group)
+            yield order, group
+
+
 def written(order: Schedule, stage: int) -> str:
     """`F2.1`: forward of model part 2 (counted along the route) for micro-batch 1."""
     part = {place: index for route in order.routes for index, place in enumerate(route)}
@@ -57,6 +74,7 @@ def written(order: Schedule, stage: int) -> str:
     )
 
 
+@settings(deadline=None)
 @given(schedules())
 def test_every_visit_has_one_forward_and_one_whole_backward(order: Schedule) -> None:
     done = Counter(
@@ -73,6 +91,7 @@ def test_every_visit_has_one_forward_and_one_whole_backward(order: Schedule) -> 
     assert not done
 
 
+@settings(deadline=None)
 @given(schedules())
 def test_steps_keep_every_stages_order_and_every_dependency(order: Schedule) -> None:
     ran: list[list[Work]] = [[] for _ in order.order]
@@ -115,6 +134,7 @@ def test_interleaved_is_megatrons_order() -> None:
     )
 
 
+@settings(deadline=None)
 @given(st.integers(2, 6), st.integers(2, 4), st.integers(1, 4))
 def test_whole_groups_follow_megatrons_older_index_arithmetic(
     stages: int, chunks: int, groups: int

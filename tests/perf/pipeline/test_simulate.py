@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_schedules import order_of, schedules
 
@@ -24,6 +24,8 @@ def drawn_times(draw: st.DrawFn, order: Schedule) -> list[list[float]]:
 
 class Run:
     """A schedule, its times, and what the simulator made of them."""
+
+    HIDDEN = ("order", "timeline")
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.order = draw(schedules())
@@ -51,7 +53,9 @@ class Run:
         )
 
     def __repr__(self) -> str:
-        return f"Run({vars(self)})"
+        order = self.order
+        drawn = {key: value for key, value in vars(self).items() if key not in self.HIDDEN}
+        return f"{order.name}, {order.chunks} chunks, {order.micro_batches} micro-batches, {drawn}"
 
     def duration(self, stage: int, work: Work) -> float:
         times = {"forward": self.forward, "backward": self.backward, "backward-weight": self.weight}
@@ -83,43 +87,34 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 def reference(run: Run) -> list[list[tuple[float, float]]]:
-    """Start and end of every work: repeat the definition until nothing changes any more."""
-    order = run.order.order
-    spans = [[(0.0, 0.0)] * len(works) for works in order]
+    """Start and end of every work: sweep over the stages until no arrival changes any more."""
+    arrival: dict[tuple[str, int, Place], float] = {}
     while True:
-        arrival: dict[tuple[str, int, Place], float] = {}
-        free_after: list[list[float]] = []
-        for stage, works in enumerate(order):
-            link_free: dict[int, float] = defaultdict(float)
-            free = []
-            for work, (_, end) in zip(works, spans[stage], strict=True):
+        before = dict(arrival)
+        spans: list[list[tuple[float, float]]] = []
+        for stage, works in enumerate(run.order.order):
+            free, link_free = 0.0, defaultdict[int, float](float)
+            spans.append([])
+            for work in works:
+                message = "F" if work.kind == "forward" else "B"
+                waited = "W" if work.kind == "backward-weight" else message
+                key = (waited, work.micro_batch, Place(stage, work.chunk))
+                start = max(free, arrival.get(key, 0.0))
+                free = end = start + run.duration(stage, work)
+                spans[-1].append((start, end))
                 target = run.target(stage, work)
-                if target is not None and target.stage != stage:
-                    leave = max(end, link_free[target.stage]) if run.exclusive else end
-                    arrive = leave + run.link(stage, target.stage)
-                    link_free[target.stage] = arrive
-                    what = "F" if work.kind == "forward" else "B"
-                    arrival[what, work.micro_batch, target] = arrive
-                    end = end if run.overlap else end + run.link(stage, target.stage)
-                free.append(end)
-            free_after.append(free)
-        updated = []
-        for stage, works in enumerate(order):
-            row: list[tuple[float, float]] = []
-            for index, work in enumerate(works):
-                what = {"forward": "F", "backward-weight": "-"}.get(work.kind, "B")
-                place = Place(stage, work.chunk)
-                start = max(
-                    free_after[stage][index - 1] if index else 0.0,
-                    arrival.get((what, work.micro_batch, place), 0.0),
-                )
-                row.append((start, start + run.duration(stage, work)))
-            updated.append(row)
-        if updated == spans:
+                if target is None or target.stage == stage:
+                    continue
+                leave = max(end, link_free[target.stage]) if run.exclusive else end
+                arrive = leave + run.link(stage, target.stage)
+                arrival[message, work.micro_batch, target] = link_free[target.stage] = arrive
+                if not run.overlap:
+                    free = end + run.link(stage, target.stage)
+        if arrival == before:
             return spans
-        spans = updated
 
 
+@settings(deadline=None)
 @given(runs())
 def test_times_are_those_of_the_reference(run: Run) -> None:
     expected = reference(run)
@@ -130,6 +125,7 @@ def test_times_are_those_of_the_reference(run: Run) -> None:
     assert run.timeline.makespan_s == max(end for spans in expected for _, end in spans)
 
 
+@settings(deadline=None)
 @given(runs())
 def test_nothing_starts_before_its_inputs_exist(run: Run) -> None:
     end = {(e.kind, e.micro_batch, Place(e.stage, e.chunk)): e.end_s for e in run.timeline.events}
@@ -156,6 +152,7 @@ def test_nothing_starts_before_its_inputs_exist(run: Run) -> None:
                 assert event.start_s >= ready
 
 
+@settings(deadline=None)
 @given(runs())
 def test_stages_and_links_do_one_thing_at_a_time(run: Run) -> None:
     for stage in range(run.order.stages):
@@ -168,6 +165,7 @@ def test_stages_and_links_do_one_thing_at_a_time(run: Run) -> None:
             on_link[transfer.source, transfer.destination] = transfer.end_s
 
 
+@settings(deadline=None)
 @given(runs())
 def test_makespan_is_a_chain_without_gaps_and_no_less_than_any_stages_work(run: Run) -> None:
     timeline = run.timeline
@@ -183,6 +181,7 @@ def test_makespan_is_a_chain_without_gaps_and_no_less_than_any_stages_work(run: 
         assert busy + sending <= timeline.makespan_s * (1 + 1e-12)
 
 
+@settings(deadline=None)
 @given(runs())
 def test_makespan_is_no_less_than_one_micro_batchs_way_and_back(run: Run) -> None:
     for route_number in set(run.order.route_of):
@@ -201,6 +200,7 @@ def test_makespan_is_no_less_than_one_micro_batchs_way_and_back(run: Run) -> Non
         assert run.timeline.makespan_s >= way * (1 - 1e-12)
 
 
+@settings(deadline=None)
 @given(runs(), st.data())
 def test_memory_over_time_is_never_negative_and_ends_at_nothing(
     run: Run, data: st.DataObject
@@ -221,6 +221,7 @@ def test_memory_over_time_is_never_negative_and_ends_at_nothing(
     assert min(counts) >= 0
 
 
+@settings(deadline=None)
 @given(runs())
 def test_overlap_and_free_links_never_hurt(run: Run) -> None:
     def makespan(*, overlap: bool, exclusive_links: bool) -> float:

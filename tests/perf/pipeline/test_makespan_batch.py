@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_schedules import schedules
 
@@ -17,6 +17,7 @@ from hetcli.perf.pipeline.work import Schedule
 SEEDS = st.integers(0, 2**32 - 1)
 
 
+@settings(deadline=None)
 @given(schedules(), SEEDS, st.booleans(), st.booleans())
 def test_every_candidate_gets_its_simulated_makespan_to_the_last_bit(
     order: Schedule, seed: int, overlap: bool, exclusive_links: bool
@@ -52,6 +53,7 @@ def test_every_candidate_gets_its_simulated_makespan_to_the_last_bit(
     assert found.tolist() == expected
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 12), SEEDS, st.booleans())
 def test_1f1b_with_unequal_stages_and_transfers(
     stages: int, micro_batches: int, seed: int, overlap: bool
