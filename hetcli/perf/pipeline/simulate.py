@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hetcli.perf.pipeline.timeline import Event, Timeline, Transfer
+from hetcli.perf.pipeline.timeline import Timeline
 from hetcli.perf.pipeline.work import Kind, Schedule
 
 __all__ = ["Times", "check_edges", "simulate"]
@@ -60,15 +60,18 @@ def simulate(
     link_free = [0.0] * len(seconds)
     sending = [0.0] * schedule.stages
     arrival: dict[int, float] = {}
-    events: list[list[Event]] = [[] for _ in free]
-    transfers: list[Transfer] = []
-    for stage, kind, micro_batch, chunk, received, sent, link in schedule.steps:
+    starts: list[float] = []
+    ends: list[float] = []
+    leaves: list[float] = []
+    arrivals: list[float] = []
+    for stage, kind, _, chunk, received, sent, link in schedule.steps:
         start = free[stage]
         if received >= 0:
             start = max(start, arrival.pop(received))
         end = start + durations[kind][stage][chunk]
         free[stage] = end
-        events[stage].append(Event(stage, kind, micro_batch, chunk, start, end))
+        starts.append(start)
+        ends.append(end)
         if sent < 0:
             continue
         # One stage sends in the order of its work, so its links serve first come, first served.
@@ -78,16 +81,16 @@ def simulate(
         if not overlap:
             free[stage] = arrive
             sending[stage] += seconds[link]
-        source, destination = schedule.links[link]
-        message = kind if kind == "forward" else "backward"
-        transfers.append(Transfer(source, destination, message, micro_batch, chunk, leave, arrive))
-    flat = tuple(event for of_stage in events for event in of_stage)
+        leaves.append(leave)
+        arrivals.append(arrive)
     return Timeline(
         schedule=schedule,
-        events=flat,
-        transfers=tuple(transfers),
         overlap=overlap,
-        makespan_s=max(event.end_s for event in flat),
+        starts_s=tuple(starts),
+        ends_s=tuple(ends),
+        leaves_s=tuple(leaves),
+        arrivals_s=tuple(arrivals),
+        makespan_s=max(ends),
         busy_s=tuple(
             math.fsum(durations[work.kind][stage][work.chunk] for work in works)
             for stage, works in enumerate(schedule.order)

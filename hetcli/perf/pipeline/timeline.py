@@ -40,17 +40,20 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The result of `simulate`. `events` are stage by stage, in the order in which they ran.
+    """The result of `simulate`.
 
-    `transfers` are in the order in which their senders computed them. `makespan_s` is the end of
-    the last work; `busy_s` a stage's computing, `sending_s` the time for which its own messages
-    block it (0 where transfers overlap with computation), `stage_end_s` when it is done with both.
+    `starts_s` and `ends_s` are the works' in the order of `schedule.steps`, `leaves_s` and
+    `arrivals_s` those of the messages in the same order. `makespan_s` is the end of the last work;
+    `busy_s` a stage's computing, `sending_s` the time for which its own messages block it (0 where
+    transfers overlap with computation), `stage_end_s` when it is done with both.
     """
 
     schedule: Schedule
-    events: tuple[Event, ...]
-    transfers: tuple[Transfer, ...]
     overlap: bool
+    starts_s: tuple[float, ...]
+    ends_s: tuple[float, ...]
+    leaves_s: tuple[float, ...]
+    arrivals_s: tuple[float, ...]
     makespan_s: float
     busy_s: tuple[float, ...]
     sending_s: tuple[float, ...]
@@ -62,6 +65,30 @@ class Timeline:
         return tuple(
             self.makespan_s - busy - sending
             for busy, sending in zip(self.busy_s, self.sending_s, strict=True)
+        )
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """All works, stage by stage, in the order in which they ran."""
+        of_stage: list[list[Event]] = [[] for _ in range(self.schedule.stages)]
+        for step, start, end in zip(self.schedule.steps, self.starts_s, self.ends_s, strict=True):
+            of_stage[step.stage].append(Event(*step[:4], start, end))
+        return tuple(event for events in of_stage for event in events)
+
+    @cached_property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """All messages between stages, in an order in which each follows from those before."""
+        senders = (step for step in self.schedule.steps if step.sent >= 0)
+        return tuple(
+            Transfer(
+                *self.schedule.links[step.link],
+                "forward" if step.kind == "forward" else "backward",
+                step.micro_batch,
+                step.chunk,
+                leave,
+                arrival,
+            )
+            for step, leave, arrival in zip(senders, self.leaves_s, self.arrivals_s, strict=True)
         )
 
     def of_stage(self, stage: int) -> tuple[Event, ...]:
