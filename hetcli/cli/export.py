@@ -62,4 +62,4 @@ def register(app: typer.Typer) -> None:
             output.result(launch_document(launch, directory=None), launch_files(launch))
             return
         write_directory(launch, out, force=force)
-        output.result(launch_document(launch, directory=out), launch_view(launch, out))
+        output.result(launch_document(launch, directory=out), *launch_view(launch, out))

@@ -58,8 +58,11 @@ class Output:
             self.write(_as_json(document))
             return
         console = self._console(stderr=False)
-        for renderable in renderables:
-            console.print(renderable)
+        with console.capture() as captured:
+            for renderable in renderables:
+                console.print(renderable)
+        # Tables fill their width with blanks, which only get in the way of a pipe or a paste.
+        self.write("\n".join(line.rstrip() for line in captured.get().rstrip().split("\n")))
 
     def write(self, text: str) -> None:
         """Print `text` to stdout as it is, with one newline at the end."""
@@ -68,20 +71,22 @@ class Output:
     def note(self, text: str) -> None:
         """Say something beside the result, unless `--quiet`."""
         if not self.quiet:
-            self._console(stderr=True).print(text, markup=False, style="dim")
+            self._console(stderr=True).print(text, markup=False, style="dim", soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Say something that the user should act on; also with `--quiet`."""
-        self._console(stderr=True).print(f"warning: {text}", markup=False, style="yellow")
+        self._console(stderr=True).print(
+            f"warning: {text}", markup=False, style="yellow", soft_wrap=True
+        )
 
     def error(self, error: HetcliError) -> ExitCode:
         """Print the three parts of an expected failure; returns the exit code."""
         console = self._console(stderr=True)
-        console.print(f"error: {error.what}", markup=False, style="bold red")
+        console.print(f"error: {error.what}", markup=False, style="bold red", soft_wrap=True)
         if error.why:
-            console.print(f"  why: {error.why}", markup=False)
+            console.print(f"  why: {error.why}", markup=False, soft_wrap=True)
         if error.fix:
-            console.print(f"  try: {error.fix}", markup=False)
+            console.print(f"  try: {error.fix}", markup=False, soft_wrap=True)
         return error.exit_code
 
     def save(self, path: str, document: Any, *, quiet: bool = False) -> None:

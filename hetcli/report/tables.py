@@ -10,15 +10,18 @@ from rich.text import Text
 __all__ = ["heading", "indented", "pairs", "table"]
 
 
-def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """An empty table with these columns; those in `numbers` are aligned to the right."""
+def table(*columns: str, numbers: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> Table:
+    """An empty table with these columns.
+
+    Those in `numbers` are aligned to the right; these and those in `whole` are never broken.
+    """
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
         right = column in numbers
         made.add_column(
             column,
             justify="right" if right else "left",
-            no_wrap=right,
+            no_wrap=right or column in whole,
             overflow="fold",
         )
     return made

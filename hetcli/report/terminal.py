@@ -20,6 +20,8 @@ from hetcli.units import format_bytes, format_count, format_duration, format_mon
 __all__ = ["plan_view"]
 
 BAR_WIDTH = 40
+# A share of the step that would be printed as 0.0 % is left out; plan.json has it.
+NEGLIGIBLE = 0.0005
 
 _BREAKDOWN_LABELS = {
     "compute": "compute",
@@ -178,6 +180,7 @@ def _stages(plan: Plan) -> Table:
         "backward",
         "",
         numbers=("stage", "layers", "tp", "dp", "micro-batches", "forward", "backward"),
+        whole=("GPU",),
     )
     for number, (stage, predicted) in enumerate(
         zip(plan.stages, plan.predicted.stages, strict=True)
@@ -226,7 +229,17 @@ def _ranges(indices: Sequence[int]) -> str:
 
 
 def _memory(plan: Plan) -> Table:
-    made = table("stage", "GPU", "", "used", "of", "free", "largest items", numbers=("stage",))
+    made = table(
+        "stage",
+        "GPU",
+        "",
+        "used",
+        "of",
+        "free",
+        "largest items",
+        numbers=("stage", "used", "of", "free"),
+        whole=("GPU", ""),
+    )
     margin = plan.inputs.workload.memory_margin
     by_stage = groupby(plan.predicted.devices, key=lambda device: device.stage)
     for stage, group in by_stage:
@@ -240,7 +253,7 @@ def _memory(plan: Plan) -> Table:
         filled = min(BAR_WIDTH // 2, round(share * BAR_WIDTH / 2))
         bar = Text("█" * filled, style=style)
         bar.append("░" * (BAR_WIDTH // 2 - filled), style="dim")
-        largest = sorted(device.items, key=lambda item: -item.memory_bytes)[:3]
+        largest = sorted(device.items, key=lambda item: -item.memory_bytes)[:2]
         made.add_row(
             str(stage),
             Text(device.gpu),
@@ -257,9 +270,9 @@ def _breakdown(plan: Plan) -> Table:
     made = table("", "seconds", "share", "", numbers=("seconds", "share"))
     total = plan.predicted.step_time_s
     for name, seconds in plan.predicted.breakdown_s.items():
-        if seconds <= 0:
-            continue
         share = seconds / total
+        if share < NEGLIGIBLE:
+            continue
         made.add_row(
             _BREAKDOWN_LABELS.get(name, name),
             f"{seconds:,.3f}",
