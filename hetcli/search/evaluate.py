@@ -17,7 +17,16 @@ from hetcli.search.partition import split_equal_layers, split_unlike_layers
 from hetcli.search.placement import stages_per_node
 from hetcli.search.pools import Pool
 
-__all__ = ["Stages", "estimate_steps", "split_shapes", "split_unlike", "stages_of"]
+__all__ = [
+    "Stages",
+    "estimate_steps",
+    "most_layers",
+    "polish",
+    "split_plainly",
+    "split_shapes",
+    "split_unlike",
+    "stages_of",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,6 +49,23 @@ class Stages:
     def depth(self) -> int:
         """Stages of each candidate."""
         return int(self.pool.shape[1])
+
+    def row(self, row: int) -> Stages:
+        """One of the candidates."""
+        part = slice(row, row + 1)
+        return Stages(
+            self.pool[part], self.extra_forward[part], self.extra_backward[part], self.send[part]
+        )
+
+    def repeated(self, count: int) -> Stages:
+        """The only candidate, `count` times."""
+        shape = (count, self.depth)
+        return Stages(
+            np.broadcast_to(self.pool, shape),
+            np.broadcast_to(self.extra_forward, shape),
+            np.broadcast_to(self.extra_backward, shape),
+            np.broadcast_to(self.send, (count, self.depth - 1)),
+        )
 
 
 def stages_of(family: Family, pools: Sequence[Pool], order: Sequence[int], counts: Ints) -> Stages:
@@ -74,31 +100,87 @@ def stages_of(family: Family, pools: Sequence[Pool], order: Sequence[int], count
 def split_shapes(
     family: Family, stages: Stages, limits: Limits, pools: Sequence[Pool], layers: int
 ) -> tuple[Ints, Floats]:
-    """The best split of equal layers for every shape, and a bound on any split of it.
+    """The split of equal layers that minimises the bound of every shape.
 
     Returns:
-        Layers [candidates, stages], and seconds of the pipeline that no split of the shape
-        beats [candidates]; infinite where the layers do not fit.
+        Layers [candidates, stages], and seconds of pipeline and gradient reduction that no split
+        of the shape beats [candidates]; infinite where the layers do not fit.
     """
     m, depth = family.micro_batches, stages.depth
     each = np.array([(p.forward[-1] + p.backward[-1]) / layers for p in family.passes])
-    seconds = each[stages.pool]
-    extra = stages.extra_forward + stages.extra_backward
-    most = most_layers(family, stages, limits, pools)
+    behind = np.array([p.backward[-1] / layers for p in family.passes])
+    reduce_s = np.array([tail.layers[0, -1] / layers for tail in family.tails])
+    first = stages.pool[:, 0]
+    # The first stage reduces last: what its backward pass does not hide lengthens the step.
+    toll = np.zeros(stages.pool.shape)
+    toll[:, 0] = np.maximum(reduce_s - behind, 0)[first]
+    shown = np.minimum(
+        reduce_s, np.array([tail.fixed[0] + tail.first[0] for tail in family.tails])
+    )[first]
+    weights = bottleneck_weights(depth, m)
+    if family.degrees.virtual_stages > 1:
+        weights = np.full(depth, float(m))
+    split, bound = split_equal_layers(
+        each[stages.pool],
+        stages.extra_forward + stages.extra_backward,
+        np.broadcast_to(_least(depth), stages.pool.shape),
+        most_layers(family, stages, limits, pools),
+        layers,
+        np.broadcast_to(weights, stages.pool.shape),
+        toll,
+    )
+    return split, bound + np.where(toll[:, 0] > 0, 0, shown)
+
+
+def split_plainly(
+    family: Family, stages: Stages, limits: Limits, pools: Sequence[Pool], layers: int
+) -> Ints:
+    """The split of equal layers by the textbook form, (m - 1) max t + sum t."""
+    each = np.array([(p.forward[-1] + p.backward[-1]) / layers for p in family.passes])
+    split, _ = split_equal_layers(
+        each[stages.pool],
+        stages.extra_forward + stages.extra_backward,
+        np.broadcast_to(_least(stages.depth), stages.pool.shape),
+        most_layers(family, stages, limits, pools),
+        layers,
+        np.full(stages.pool.shape, float(family.micro_batches - 1)),
+    )
+    return split
+
+
+def polish(
+    family: Family, stages: Stages, most: Ints, starts: Sequence[Ints]
+) -> tuple[Ints, float]:
+    """Move single layers between the stages of one shape while the estimate falls.
+
+    Args:
+        family: degrees and their costs.
+        stages: of one candidate.
+        most: layers that each stage can hold.
+        starts: splits to start from.
+
+    Returns:
+        The best split that was reached, and its estimate.
+    """
+    depth = stages.depth
     least = _least(depth)
-    shape = stages.pool.shape
-    floor = np.broadcast_to(least, shape)
-    passing = np.broadcast_to(bottleneck_weights(depth, m), shape)
-    one, bound = split_equal_layers(seconds, extra, floor, most, layers, passing)
-    fits = np.isfinite(bound)
-    if not fits.any():
-        return one, bound
-    # An early bottleneck is weighed down by less than m - 1; the plain weights may still do better.
-    other, _ = split_equal_layers(seconds, extra, floor, most, layers, np.full(shape, float(m - 1)))
-    ahead = estimate_steps(family, stages, one)
-    behind = estimate_steps(family, stages, other)
-    best = np.where((ahead <= behind)[:, None], one, other)
-    return best, bound
+    source, target = np.nonzero(~np.eye(depth, dtype=bool))
+    step = np.zeros((len(source), depth), dtype=np.int64)
+    step[np.arange(len(source)), source] = -1
+    step[np.arange(len(source)), target] = 1
+    first = np.unique(np.stack(starts), axis=0)
+    values = estimate_steps(family, stages.repeated(len(first)), first)
+    best, value = first[values.argmin()], float(values.min())
+    while depth > 1:
+        moved = best + step
+        legal = ((moved >= least) & (moved <= most)).all(axis=1)
+        if not legal.any():
+            break
+        values = estimate_steps(family, stages.repeated(int(legal.sum())), moved[legal])
+        if values.min() >= value * (1 - 1e-12):
+            break
+        best, value = moved[legal][values.argmin()], float(values.min())
+    return best, value
 
 
 def _least(depth: int) -> Ints:
@@ -125,17 +207,17 @@ def most_layers(family: Family, stages: Stages, limits: Limits, pools: Sequence[
 
 
 def split_unlike(
-    family: Family, stages: Stages, row: int, limits: Limits, pools: Sequence[Pool]
+    family: Family, stages: Stages, limits: Limits, pools: Sequence[Pool]
 ) -> tuple[int, ...] | None:
-    """The best split of unlike layers for one shape."""
+    """The best split of unlike layers for one shape, by the textbook form."""
     depth, m = stages.depth, family.micro_batches
     held = np.minimum(m, np.arange(depth, 0, -1))
     cost = []
     for stage in range(depth):
-        index = int(stages.pool[row, stage])
+        index = int(stages.pool[0, stage])
         passes = family.passes[index]
         total = passes.forward + passes.backward
-        extra = stages.extra_forward[row, stage] + stages.extra_backward[row, stage]
+        extra = stages.extra_forward[0, stage] + stages.extra_backward[0, stage]
         fits = limits.ranges(
             family.degrees,
             pools[index],

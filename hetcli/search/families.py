@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,24 +54,28 @@ class Problem:
         return framework_of(self.options.target)
 
 
-def precisions(problem: Problem) -> list[TrainingPrecision]:
-    """Joint precisions worth a search: the one asked for, or those that reach other devices.
+def precisions(problem: Problem) -> dict[TrainingPrecision, frozenset[int]]:
+    """Joint precisions worth a search, and the pools that each of them is there for.
+
+    That is the precision asked for with all pools, or bf16, fp16 and fp32 with the pools that none
+    before it reaches: a plan without them would not need it.
 
     Raises:
         InfeasibleError: a node cannot compute in the precision that was asked for.
     """
     asked = problem.workload.precision
+    everything = frozenset(pool.index for pool in problem.pools)
     if asked != "auto":
         check_precision(problem.hardware.nodes, asked)
-        return [asked]
-    found: list[TrainingPrecision] = []
-    reached: set[int] = set()
+        return {asked: everything}
+    found: dict[TrainingPrecision, frozenset[int]] = {}
+    reached: frozenset[int] = frozenset()
     choices: tuple[TrainingPrecision, ...] = ("bf16", "fp16", "fp32")
     for precision in choices:
-        pools = {pool.index for pool in problem.pools if supports(pool.device_type.gpu, precision)}
-        if pools - reached:
-            found.append(precision)
-            reached |= pools
+        able = {pool.index for pool in problem.pools if supports(pool.device_type.gpu, precision)}
+        if able - reached:
+            found[precision] = frozenset(able - reached)
+            reached |= able
     return found
 
 
@@ -153,6 +158,11 @@ def families(problem: Problem, pruned: Counter[str]) -> Iterator[Degrees]:
             groups = max(pool.group_count(tensor) for pool in usable)
             for context in _contexts(problem, pruned):
                 for size in _micro_batches(problem, pruned):
+                    if math.gcd(context, size) > 1 and _is_free(options):
+                        # Smaller micro-batches on more replicas: as many tokens and micro-batches
+                        # on every rank, and no keys and values to exchange.
+                        pruned["context ranks in place of replicas"] += 1
+                        continue
                     for data in _chosen(
                         options.data_parallel, divisors(workload.global_batch // size)
                     ):
@@ -162,6 +172,12 @@ def families(problem: Problem, pruned: Counter[str]) -> Iterator[Degrees]:
                         yield from _variants(
                             problem, usable, precision, tensor, context, data, size
                         )
+
+
+def _is_free(options: PlanOptions) -> bool:
+    """Whether context, data and micro-batch sizes may all be exchanged for each other."""
+    fixed = (options.context_parallel, options.data_parallel, options.micro_batch_size)
+    return fixed == (None, None, None)
 
 
 def _chosen(fixed: int | None, choices: Sequence[int]) -> Sequence[int]:

@@ -1,16 +1,20 @@
-"""The search of the grid space: best first, with a bound that proves what is left out.
+"""The search of the grid space: best first, so that the bound of what is left proves the answer.
 
-Families of degrees are ordered by a bound that needs no shape; a family's shapes are bounded in one
-NumPy expression; only shapes whose bound beats the worst of the plans kept are split into layers,
-estimated, and the best of them predicted in full. What the prediction says is what counts.
+Everything waits in one queue, ordered by a bound on the value of what may come of it: degrees (a
+bound that needs no shape), shapes of one order and depth (one NumPy expression for all of them),
+split and estimated plans. The least entry is refined first; a plan is predicted in full only when
+its estimate is the least of all. When nothing in the queue can beat the plans that are kept, the
+search is complete.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +25,18 @@ from hetcli.perf.prediction import Prediction
 from hetcli.perf.step import predict
 from hetcli.search.bounds import family_bound, shape_bounds, unit_seconds
 from hetcli.search.costing import Costing, Family
-from hetcli.search.evaluate import estimate_steps, split_shapes, split_unlike, stages_of
-from hetcli.search.families import Problem, families
+from hetcli.search.evaluate import (
+    estimate_steps,
+    most_layers,
+    polish,
+    split_plainly,
+    split_shapes,
+    split_unlike,
+    stages_of,
+)
+from hetcli.search.families import Problem, families, precisions
 from hetcli.search.layout import Degrees, Layout, configuration
-from hetcli.search.limits import Limits
+from hetcli.search.limits import Limits, Rooms
 from hetcli.search.shapes import shapes
 
 __all__ = ["Found", "Grid", "Scored"]
@@ -33,10 +45,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SECONDS_PER_HOUR = 3600.0
-# Shapes of a family whose unlike layers are split exactly, one by one.
-UNLIKE_SPLITS = 8
-# Plans of a family that are predicted in full.
-PREDICTED_PER_FAMILY = 2
+# Shapes that are split together: enough to pay for the calls, few enough not to waste them.
+BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +73,26 @@ class Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shapes:
-    """Shapes of one order and depth with their bounds."""
+    """Shapes of one family, order and depth, by ascending bound of their value."""
 
+    family: Family
     order: tuple[int, ...]
     counts: Ints
     bounds: Floats
     after: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shape:
+    """One shape with the split that minimises its bound."""
+
+    family: Family
+    order: tuple[int, ...]
+    counts: Ints
+    split: Ints
+
+
+_Item = Degrees | _Shapes | _Shape | Layout
 
 
 @dataclass(eq=False)
@@ -82,8 +106,11 @@ class Grid:
     pruned: Counter[str] = field(default_factory=Counter)
     seen: int = 0
     scored: int = 0
-    # Least bound of everything that was looked at: the certificate.
+    # Least bound of everything that was split: with the queue's, the certificate.
     bound: float = np.inf
+    _queue: list[tuple[float, int, _Item]] = field(default_factory=list)
+    _tickets: count[int] = field(default_factory=count)
+    _mappings: set[object] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -104,45 +131,51 @@ class Grid:
 
     @property
     def threshold(self) -> float:
-        """A candidate must beat this value to enter the ranking."""
+        """What does not beat this value does not enter the ranking."""
         top = self.problem.options.top
-        return self.plans[top - 1].value if len(self.plans) >= top else np.inf
+        return self.plans[top - 1].value if len(self._mappings) >= top else np.inf
 
     def run(self) -> Found:
         """Search the whole space, or as much as the time limit allows."""
         limit = self.problem.options.time_limit_s
         deadline = np.inf if limit is None else time.monotonic() + limit
-        complete = True
-        ranked = sorted(
-            ((self._family_bound(degrees), degrees) for degrees in self._families()),
-            key=lambda item: (item[0], item[1]),
-        )
-        for position, (bound, degrees) in enumerate(ranked):
-            if bound >= self.threshold:
-                self.bound = min(self.bound, bound)
-                self.pruned["degrees slower than the plans kept"] += len(ranked) - position
-                break
-            if time.monotonic() > deadline:
-                self.bound = min(self.bound, bound)
-                complete = False
-                break
-            self._expand(degrees)
-        best = self.plans[0].value if self.plans else np.inf
-        return Found(
-            tuple(self.plans),
-            min(self.bound, best),
-            self.seen,
-            self.scored,
-            self.pruned,
-            complete,
-        )
-
-    def _families(self) -> Iterator[Degrees]:
         for degrees in families(self.problem, self.pruned):
             self.seen += 1
-            yield degrees
+            self._push(self._family_bound(degrees), degrees)
+        complete = True
+        while self._queue:
+            value, _, item = heapq.heappop(self._queue)
+            if value >= self.threshold or not value < np.inf:
+                self.bound = min(self.bound, value)
+                self._count_pruned(item)
+                continue
+            if time.monotonic() > deadline:
+                self.bound = min(self.bound, value)
+                complete = False
+                break
+            if isinstance(item, Degrees):
+                self._shape(item)
+            elif isinstance(item, _Shapes):
+                self._split(item)
+            elif isinstance(item, _Shape):
+                self._improve(item)
+            else:
+                self._predict(item)
+        best = self.plans[0].value if self.plans else np.inf
+        return Found(
+            tuple(self.plans), min(self.bound, best), self.seen, self.scored, self.pruned, complete
+        )
 
-    # --- bounds ---------------------------------------------------------------------------------
+    def _push(self, value: float, item: _Item) -> None:
+        heapq.heappush(self._queue, (value, next(self._tickets), item))
+
+    def _count_pruned(self, item: _Item) -> None:
+        if isinstance(item, Degrees):
+            self.pruned["degrees slower than the plans kept"] += 1
+        elif isinstance(item, _Shapes):
+            self.pruned["shape slower than the plans kept"] += len(item.counts)
+
+    # --- degrees --------------------------------------------------------------------------------
 
     def _most_stages(self, degrees: Degrees) -> Ints:
         return np.array(
@@ -198,110 +231,95 @@ class Grid:
         dollars: Floats = seconds * (counts @ price)
         return dollars
 
-    # --- one family -----------------------------------------------------------------------------
+    # --- shapes ---------------------------------------------------------------------------------
 
-    def _expand(self, degrees: Degrees) -> None:
-        family = self.costing.family(degrees)
-        candidates: list[tuple[float, Layout]] = []
-        for group in self._bounded_shapes(family):
-            candidates += self._split(family, group)
-        candidates.sort(key=lambda item: (item[0], _key(item[1])))
-        for value, layout in candidates[:PREDICTED_PER_FAMILY]:
-            if value < self.threshold:
-                self._predict(layout)
-
-    def _bounded_shapes(self, family: Family) -> Iterator[_Shapes]:
-        """Shapes that may beat the plans kept, the most promising order first."""
-        degrees = family.degrees
-        unit = self._unit_seconds(degrees)
+    def _shape(self, degrees: Degrees) -> None:
+        """Queue all shapes of a family that its pools can hold."""
         most = self._most_stages(degrees)
-        deepest = min(self.layers + 2, family.micro_batches)
+        family = self.costing.family(degrees)
         fixed = self.problem.options.pipeline_parallel
-        roomiest = self._roomiest(degrees, most, pipelined=fixed != 1)
-        groups = []
-        for order, every in shapes(self.problem.pools, most, deepest, fixed):
-            self.seen += len(every)
-            room = every @ roomiest[list(order)]
-            counts = every[room >= self.layers]
-            self.pruned["memory of the pools"] += len(every) - len(counts)
-            if not len(counts):
-                continue
-            pipeline, after = shape_bounds(family, unit, self.layers, order, counts)
-            bounds = self._value(pipeline + after, degrees, order, counts)
-            groups.append(_Shapes(order, counts, bounds, after))
-        groups.sort(key=lambda group: (float(group.bounds.min()), group.order))
-        for group in groups:
-            keep = group.bounds < self.threshold
-            dropped = group.bounds[~keep]
-            if dropped.size:
-                self.bound = min(self.bound, float(dropped.min()))
-                self.pruned["shape slower than the plans kept"] += dropped.size
-            counts = group.counts[keep]
-            depths = counts.sum(axis=1)
-            for depth in np.unique(depths):
-                same = depths == depth
-                yield _Shapes(
-                    group.order, counts[same], group.bounds[keep][same], group.after[keep][same]
-                )
-
-    def _roomiest(self, degrees: Degrees, most: Ints, *, pipelined: bool) -> Ints:
-        """Layers that fit on a middle stage of each pool with one micro-batch in flight."""
-        return np.array(
-            [
-                max(
-                    0,
-                    int(
-                        self.limits.most_layers(
-                            degrees, self.problem.pools[index], 1, pipelined=pipelined
-                        )[0, 0]
-                    ),
-                )
-                if count
-                else 0
-                for index, count in enumerate(most)
-            ]
+        deepest = min(self.layers + 2, family.micro_batches, int(most.sum()))
+        rooms = Rooms.of(self.limits, self.problem.pools, degrees, most, deepest)
+        unit = self._unit_seconds(degrees)
+        every = shapes(
+            self.problem.pools,
+            most,
+            deepest,
+            fixed,
+            precisions(self.problem)[degrees.precision],
         )
+        for order, counts in every:
+            self.seen += len(counts)
+            roomy = counts[rooms.layers(order, counts) >= self.layers]
+            self.pruned["memory of the pools"] += len(counts) - len(roomy)
+            if not len(roomy):
+                continue
+            pipeline, after = shape_bounds(family, unit, self.layers, order, roomy)
+            bounds = self._value(pipeline + after, degrees, order, roomy)
+            depths = roomy.sum(axis=1)
+            for depth in np.unique(depths):
+                same = np.flatnonzero(depths == depth)
+                same = same[np.argsort(bounds[same], kind="stable")]
+                self._push(
+                    float(bounds[same[0]]),
+                    _Shapes(family, order, roomy[same], bounds[same], after[same]),
+                )
 
-    def _split(self, family: Family, group: _Shapes) -> list[tuple[float, Layout]]:
-        """Layouts of a group of shapes with their estimated values."""
-        pools = self.problem.pools
-        stages = stages_of(family, pools, group.order, group.counts)
+    def _split(self, group: _Shapes) -> None:
+        """Split the layers of the most promising shapes, and queue what may become a plan."""
+        worth = int(np.searchsorted(group.bounds, self.threshold))
+        cut = min(worth, BATCH)
+        if cut < len(group.counts):
+            rest = _Shapes(
+                group.family,
+                group.order,
+                group.counts[cut:],
+                group.bounds[cut:],
+                group.after[cut:],
+            )
+            self._push(float(rest.bounds[0]), rest)
+        if not cut:
+            return
+        family, pools = group.family, self.problem.pools
+        counts, bounds, after = group.counts[:cut], group.bounds[:cut], group.after[:cut]
+        stages = stages_of(family, pools, group.order, counts)
         split, pipeline = split_shapes(family, stages, self.limits, pools, self.layers)
         fits = np.isfinite(pipeline)
         self.pruned["memory of a stage"] += int((~fits).sum())
+        self.scored += int(fits.sum())
         if not fits.any():
-            return []
+            return
         degrees = family.degrees
-        bounds = group.bounds
-        if self.equal_layers and degrees.virtual_stages == 1:
-            tight = self._value(pipeline + group.after, degrees, group.order, group.counts)
+        if self.equal_layers:
+            tight = self._value(pipeline + after, degrees, group.order, counts)
             bounds = np.maximum(bounds, tight)
         self.bound = min(self.bound, float(bounds[fits].min()))
-        seconds = np.where(fits, estimate_steps(family, stages, split), np.inf)
-        values = self._value(seconds, degrees, group.order, group.counts)
-        self.scored += int(fits.sum())
-        best = np.argsort(values, kind="stable")
-        count = PREDICTED_PER_FAMILY if self.equal_layers else UNLIKE_SPLITS
-        layouts = []
-        for row in best[:count]:
-            if not values[row] < np.inf:
-                break
-            runs = tuple(
-                (pools[index], int(number))
-                for index, number in zip(group.order, group.counts[row], strict=True)
+        for row in np.flatnonzero(fits & (bounds < self.threshold)):
+            self._push(
+                float(bounds[row]), _Shape(family, group.order, counts[row : row + 1], split[row])
             )
-            if self.equal_layers:
-                layers = tuple(int(n) for n in split[row])
-                layouts.append((float(values[row]), Layout(degrees, runs, layers)))
-                continue
-            exact = split_unlike(family, stages, int(row), self.limits, pools)
+
+    def _improve(self, shape: _Shape) -> None:
+        """Find the best split of a shape, and queue the plan with its estimate."""
+        family, pools = shape.family, self.problem.pools
+        stages = stages_of(family, pools, shape.order, shape.counts)
+        if self.equal_layers:
+            most = most_layers(family, stages, self.limits, pools)[0]
+            plain = split_plainly(family, stages, self.limits, pools, self.layers)
+            split, seconds = polish(family, stages, most, [shape.split, plain[0]])
+        else:
+            exact = split_unlike(family, stages, self.limits, pools)
             if exact is None:
                 self.pruned["memory of a stage"] += 1
-                continue
-            found = estimate_steps(family, stages, np.tile(exact, (len(split), 1)))
-            value = float(self._value(found, degrees, group.order, group.counts)[row])
-            layouts.append((value, Layout(degrees, runs, exact)))
-        return layouts
+                return
+            split = np.array(exact)
+            seconds = float(estimate_steps(family, stages, split[None])[0])
+        value = self._value(np.array([seconds]), family.degrees, shape.order, shape.counts)
+        runs = tuple(
+            (pools[index], int(number))
+            for index, number in zip(shape.order, shape.counts[0], strict=True)
+        )
+        self._push(float(value[0]), Layout(family.degrees, runs, tuple(int(n) for n in split)))
 
     # --- whole predictions ----------------------------------------------------------------------
 
@@ -320,6 +338,7 @@ class Grid:
             value = prediction.cost_per_step
         self.plans.append(Scored(value, layout, whole, prediction))
         self.plans.sort(key=lambda plan: (plan.value, _key(plan.layout)))
+        self._mappings.add((layout.degrees, layout.stages))
 
 
 def _key(layout: Layout) -> tuple[object, ...]:

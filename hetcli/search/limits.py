@@ -16,10 +16,13 @@ from hetcli.search.pools import Pool
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["Limits"]
+__all__ = ["Limits", "Rooms"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+# More layers than any model has; of a stage that has no room at all.
+NEVER = 10**9
 
 
 @dataclass(eq=False)
@@ -160,3 +163,49 @@ class Limits:
             first_in_flight=moments[:, 0],
         )
         return int(np.max(peak))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rooms:
+    """Most layers that whole shapes can hold, from sums over a pool's stages.
+
+    `sums[p, h]` are the layers that fit on h middle stages of pool p with 1 to h micro-batches in
+    flight; `most[p]` is the table of `Limits.most_layers`, negative entries as they are.
+    """
+
+    sums: Ints
+    most: Ints
+    single: Ints
+
+    @classmethod
+    def of(
+        cls, limits: Limits, pools: Sequence[Pool], degrees: Degrees, stages: Ints, deepest: int
+    ) -> Rooms:
+        """The tables of all pools that hold a stage of a family."""
+        most = np.full((len(pools), 4, deepest), -1, dtype=np.int64)
+        single = np.full(len(pools), -1, dtype=np.int64)
+        for index in map(int, np.flatnonzero(stages)):
+            pool = pools[index]
+            if deepest > 1:
+                most[index] = limits.most_layers(degrees, pool, deepest, pipelined=True)
+            single[index] = limits.most_layers(degrees, pool, 1, pipelined=False)[3, 0]
+        # A middle stage without room for one layer spoils the whole shape.
+        middle = np.where(most[:, 0, :] < 1, -NEVER, most[:, 0, :])
+        sums = np.zeros((len(pools), deepest + 1), dtype=np.int64)
+        np.cumsum(middle, axis=1, out=sums[:, 1:])
+        return cls(sums, most, single)
+
+    def layers(self, order: Sequence[int], counts: Ints) -> Ints:
+        """Layers that fit on shapes [candidates, pools]; negative where a stage cannot exist."""
+        depth = counts.sum(axis=1)
+        after = depth[:, None] - np.cumsum(counts, axis=1)
+        before = after + counts
+        pools = np.asarray(order)
+        total = (self.sums[pools, before] - self.sums[pools, after]).sum(axis=1)
+        first, last = order[0], order[-1]
+        head, tail = self.most[first, 2, depth - 1], self.most[last, 1, 0]
+        total += head - (self.sums[first, depth] - self.sums[first, depth - 1])
+        total += tail - self.sums[last, 1]
+        total = np.where((head < 0) | (tail < 0), -NEVER, total)
+        result: Ints = np.where(depth == 1, self.single[first], total)
+        return result

@@ -42,7 +42,13 @@ def even_split(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def split_equal_layers(
-    seconds: Floats, extra: Floats, least: Ints, most: Ints, layers: int, weight: Floats
+    seconds: Floats,
+    extra: Floats,
+    least: Ints,
+    most: Ints,
+    layers: int,
+    weight: Floats,
+    toll: Floats | None = None,
 ) -> tuple[Ints, Floats]:
     """Split `layers` equal layers in many candidates at once.
 
@@ -53,10 +59,11 @@ def split_equal_layers(
         most: layers that a stage can hold.
         layers: of the model.
         weight: of each stage's seconds in the bottleneck.
+        toll: seconds of one layer that count in the total only.
 
     Returns:
-        Layers [candidates, stages] and max weight * t + sum t [candidates], infinite where the
-        layers do not fit.
+        Layers [candidates, stages] and max weight * t + sum t + tolls [candidates], infinite
+        where the layers do not fit.
     """
     best = np.full(len(seconds), np.inf)
     result = np.zeros(seconds.shape, dtype=np.int64)
@@ -64,11 +71,12 @@ def split_equal_layers(
     rows = np.flatnonzero(fits & (least <= most).all(axis=1))
     if not rows.size:
         return result, best
+    price = seconds[rows] if toll is None else seconds[rows] + toll[rows]
     seconds, extra, weight = seconds[rows], extra[rows], weight[rows]
     least, most = least[rows], most[rows]
-    order = np.argsort(seconds, axis=1, kind="stable")
+    order = np.argsort(price, axis=1, kind="stable")
     cheapest = _fill(order, least, most, layers)
-    least_total = (cheapest * seconds + extra).sum(axis=1)
+    least_total = (cheapest * price + extra).sum(axis=1)
     bottleneck = _least_bottleneck(seconds, extra, least, most, layers, weight)
     value = np.full(rows.size, np.inf)
     chosen = np.zeros_like(most)
@@ -77,8 +85,8 @@ def split_equal_layers(
         each, more, heavy = seconds[alive], extra[alive], weight[alive]
         caps = _caps(each, more, most[alive], heavy, bottleneck[alive])
         split = _fill(order[alive], least[alive], caps, layers)
-        times = split * each + more
-        found = (heavy * times).max(axis=1) + times.sum(axis=1)
+        total = (split * price[alive] + more).sum(axis=1)
+        found = (heavy * (split * each + more)).max(axis=1) + total
         better = found < value[alive]
         value[alive[better]] = found[better]
         chosen[alive[better]] = split[better]
@@ -117,10 +125,19 @@ def _least_bottleneck(
     """The least bottleneck at which the layers fit, by bisection, then made exact."""
     floor = (weight * (least * seconds + extra)).max(axis=1)
     low, high = np.zeros(len(seconds)), (weight * (most * seconds + extra)).max(axis=1)
+    searching = np.arange(len(seconds))
     for _ in range(48):
-        middle = (low + high) / 2
-        enough = _caps(seconds, extra, most, weight, middle).sum(axis=1) >= layers
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        middle = (low[searching] + high[searching]) / 2
+        room = _caps(
+            seconds[searching], extra[searching], most[searching], weight[searching], middle
+        ).sum(axis=1)
+        enough = room >= layers
+        high[searching[enough]] = middle[enough]
+        low[searching[~enough]] = middle[~enough]
+        # Exactly enough room: no smaller bottleneck has it, once made exact.
+        searching = searching[room != layers]
+        if not searching.size:
+            break
     caps = _caps(seconds, extra, most, weight, high)
     # The bottleneck is the time of a whole number of layers on some stage.
     exact = np.where(caps > 0, weight * (caps * seconds + extra), 0.0).max(axis=1)

@@ -16,7 +16,11 @@ Ints = NDArray[np.int64]
 
 
 def shapes(
-    pools: Sequence[Pool], most_stages: Ints, deepest: int, stages: int | None
+    pools: Sequence[Pool],
+    most_stages: Ints,
+    deepest: int,
+    stages: int | None,
+    wanted: frozenset[int] | None = None,
 ) -> Iterator[tuple[tuple[int, ...], Ints]]:
     """Every order of every set of pools, with all counts of stages, [candidates, pools].
 
@@ -25,10 +29,13 @@ def shapes(
         most_stages: stages that each of them can hold.
         deepest: most stages of a pipeline.
         stages: their number where it is fixed.
+        wanted: pools of which at least one must take part.
     """
     usable = [pool for pool in pools if most_stages[pool.index] > 0]
     for size in range(1, len(usable) + 1):
         for chosen in combinations(usable, size):
+            if wanted is not None and wanted.isdisjoint(pool.index for pool in chosen):
+                continue
             counts = _counts([int(most_stages[pool.index]) for pool in chosen], deepest)
             if stages is not None:
                 counts = counts[counts.sum(axis=1) == stages]
