@@ -46,13 +46,18 @@ class Term(Record):
 
 
 class MatmulCurve(Record):
-    """Seconds of a product: FLOPs/(peak x compute) + exposed x bytes/(HBM rate) + launch_s.
+    """Seconds of the product of (m x k) by (k x n).
 
-    `exposed` is the share of the operands' traffic that the arithmetic does not hide; `residual` is the median absolute relative error on the `rows` products it was fitted on.
+    2mnk/(peak x compute) + (left x mk + right x kn + output x mn)/(HBM rate) + launch_s: `left`,
+    `right` and `output` are bytes an element that the arithmetic does not hide, for fp8 with the
+    cast of the left operand. `residual` is the median absolute relative error on the `rows`
+    products that it was fitted on.
     """
 
     compute: Share
-    exposed: NonNegative
+    left: NonNegative
+    right: NonNegative
+    output: NonNegative
     launch_s: NonNegative
     residual: NonNegative | None = None
     rows: Rows = 0
@@ -84,13 +89,15 @@ class FrameworkCost(Record):
     `elementwise` is how often its norms, activations and residuals move the data over what fused
     kernels move; `weight_bytes` what a micro-batch moves for each weight besides the products
     (casts, gradient accumulation); `host_layer_s` the time that the host needs to launch a layer's
-    forward pass: a device that is faster waits for it.
+    forward pass: a device that is faster waits for it. `tensor_exposed` is the share of the
+    tensor-parallel collectives that stays visible when they are overlapped with the products.
     """
 
     name: Literal["megatron", "deepspeed", "fsdp"]
     elementwise: Term
     weight_bytes: Term
     host_layer_s: Term
+    tensor_exposed: Term
 
 
 class _Table(Record):

@@ -19,13 +19,15 @@ class Chain:
     """One data-parallel member of a whole pipeline: its passes and transfers, stage by stage.
 
     `send_s[i]` is the seconds of one boundary between stage i and i + 1, one direction; `replicas`
-    says how many members of the pipeline are just like this one.
+    are the members of the pipeline that are just like this one. `wrap_s` is the transfer from the
+    last stage back to the first, which schedules with virtual stages need.
     """
 
     stages: tuple[ReplicaTime, ...]
     send_s: tuple[float, ...]
     micro_batches: int
     members: tuple[int, ...]
+    wrap_s: float = 0.0
 
     def forward(self, stage: int) -> Pass:
         """All chunks' forward passes of one micro-batch."""
@@ -59,6 +61,7 @@ def chains(
     stages = pipeline.stages
     last = len(stages) - 1
     width = max(len(stage.replicas) for stage in stages)
+    wraps = configuration.schedule == "interleaved" and last > 0
     keys = [
         [_class_key(configuration, stage, at, hardware) for at in range(len(stage.replicas))]
         for stage in stages
@@ -73,7 +76,8 @@ def chains(
         sends = tuple(
             edge.seconds(stages[index], row[index], row[index + 1]) for index in range(last)
         )
-        key = (*(keys[index][position] for index, position in enumerate(at)), sends)
+        wrap = edge.seconds(stages[last], row[last], row[0]) if wraps else 0.0
+        key = (*(keys[index][position] for index, position in enumerate(at)), sends, wrap)
         members.setdefault(key, []).append(member)
         if key in distinct:
             continue
@@ -92,7 +96,7 @@ def chains(
                     costs=costs,
                 )
             parts.append(_scaled(times[own], replica.micro_batches / most))
-        distinct[key] = Chain(tuple(parts), sends, most, ())
+        distinct[key] = Chain(tuple(parts), sends, most, (), wrap)
     return [replace(chain, members=tuple(members[key])) for key, chain in distinct.items()]
 
 
@@ -103,6 +107,7 @@ def _scaled(time: ReplicaTime, factor: float) -> ReplicaTime:
         time,
         forward=tuple(each * factor for each in time.forward),
         backward=tuple(each * factor for each in time.backward),
+        weight_s=tuple(each * factor for each in time.weight_s),
     )
 
 

@@ -133,6 +133,8 @@ class Configuration:
     schedule: ScheduleName = "1f1b"
     overlap_grad_reduce: bool = True
     overlap_param_gather: bool = True
+    # Tensor-parallel collectives beside the products (Megatron-LM's --tp-comm-overlap).
+    overlap_tensor_parallel: bool = False
     # The attention kernel asked for; "auto" takes the best one that each device type has.
     attention: Literal["auto", "flash", "unfused"] = "auto"
     notes: tuple[str, ...] = field(default=())

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hetcli.catalog.efficiency import Efficiency, efficiency_of
+from hetcli.catalog.efficiency import Efficiency, FrameworkCost, efficiency_of
 from hetcli.catalog.gpu import Gpu
 from hetcli.perf.configuration import DeviceId
 from hetcli.spec.base import Origin
@@ -70,6 +70,8 @@ class DeviceType:
     profile: str | None = None
     # Shares of the data sheet fitted for this cluster; None: those that the catalogue ships.
     efficiency: Efficiency | None = None
+    # What frameworks add, where that was fitted for this cluster too.
+    frameworks: tuple[FrameworkCost, ...] = ()
 
     @cached_property
     def shares(self) -> Efficiency:

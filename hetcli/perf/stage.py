@@ -12,12 +12,14 @@ from typing import Literal
 
 from hetcli.perf.communication import ELEMENT_BYTES, Group, LayerCommunication, layer_communication
 from hetcli.perf.compute import LayerTime, embedding_time, head_time, layer_time, shape_of
+from hetcli.perf.compute.rates import framework_of
 from hetcli.perf.configuration import (
     Configuration,
     DeviceId,
     LayerRange,
     Recompute,
     Replica,
+    ScheduleName,
     Shape,
     Stage,
 )
@@ -31,6 +33,7 @@ __all__ = [
     "ReplicaTime",
     "boundary_bytes",
     "device_group",
+    "end_chunks",
     "layer_runs",
     "replica_time",
 ]
@@ -77,6 +80,8 @@ class ReplicaTime:
     forward: tuple[Pass, ...]
     backward: tuple[Pass, ...]
     origin: Origin
+    # Seconds of `backward` that the weights' gradients take, for schedules that do them later.
+    weight_s: tuple[float, ...] = ()
 
 
 def layer_runs(model: Model, layers: LayerRange) -> list[tuple[Layer, int]]:
@@ -219,39 +224,72 @@ def replica_time(
         shape_of(configuration, stage, device_type), micro_batch_size=replica.micro_batch_size
     )
     groups = _groups(configuration, stage, replica, hardware)
-    forward, backward = [], []
+    forward, backward, weights = [], [], []
     origin = Origin.MEASURED
+    visible = 1.0
+    if configuration.overlap_tensor_parallel:
+        visible = framework_of(device_type, configuration.framework).tensor_exposed.value
+    embedding, head = end_chunks(configuration.schedule, len(stage.chunks), first=first, last=last)
     for index, chunk in enumerate(stage.chunks):
-        ahead, back = Pass(), Pass()
+        ahead, back, weight = Pass(), Pass(), 0.0
         for layer, count, recompute in _recomputed(costs.model, chunk, stage.recompute):
             own = replace(shape, recompute=recompute)
             time = costs.layer(layer, own, device_type)
             wire = costs.communication(layer, own, groups.tensor, groups.context, groups.expert)
             origin = origin.weakest(time.origin)
-            ahead += _forward(time, wire) * count
-            back += _backward(time, wire) * count
+            ahead += _forward(time, wire, visible) * count
+            back += _backward(time, wire, visible) * count
+            weight += time.weight_s * count
         ends = []
-        if first and index == 0:
+        if index == embedding:
             ends.append(costs.embedding(shape, device_type))
-        if last and index == len(stage.chunks) - 1:
+        if index == head:
             ends.append(costs.head(shape, device_type))
         for end in ends:
             ahead += Pass(compute=end.forward_s)
             back += Pass(compute=end.backward_s)
+            weight += end.weight_s
         forward.append(ahead)
         backward.append(back)
-    return ReplicaTime(tuple(forward), tuple(backward), origin)
+        weights.append(weight)
+    return ReplicaTime(tuple(forward), tuple(backward), origin, tuple(weights))
 
 
-def _forward(time: LayerTime, wire: LayerCommunication) -> Pass:
+def end_chunks(
+    schedule: ScheduleName, chunks: int, *, first: bool, last: bool
+) -> tuple[int | None, int | None]:
+    """Which chunk of a stage holds the embedding and which the head, None where it is elsewhere.
+
+    V-shaped schedules come back to the first stage (arXiv 2401.10241, section 6), waves end where
+    their number of chunks leads, bidirectional ones have both ends on both outer stages.
+    """
+    final = chunks - 1
+    if schedule == "bidirectional":
+        half = chunks // 2
+        if first:
+            return 0, final
+        return (half, half - 1) if last else (None, None)
+    returns = schedule == "zb-v" or (schedule == "wave" and chunks % 2 == 0)
+    holds_head = first if returns else last
+    return (0 if first else None), (final if holds_head else None)
+
+
+def _forward(time: LayerTime, wire: LayerCommunication, visible: float) -> Pass:
+    """Context-parallel transfers hide behind the attention core that they feed."""
     return Pass(
-        time.forward_s, wire.tensor_forward_s, wire.context_forward_s, wire.expert_forward_s
+        time.forward_s,
+        wire.tensor_forward_s * visible,
+        max(0.0, wire.context_forward_s - time.core_forward_s),
+        wire.expert_forward_s,
     )
 
 
-def _backward(time: LayerTime, wire: LayerCommunication) -> Pass:
+def _backward(time: LayerTime, wire: LayerCommunication, visible: float) -> Pass:
     return Pass(
-        time.backward_s, wire.tensor_backward_s, wire.context_backward_s, wire.expert_backward_s
+        time.backward_s,
+        wire.tensor_backward_s * visible,
+        max(0.0, wire.context_backward_s - time.core_backward_s),
+        wire.expert_backward_s,
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hetcli.perf.chains import Chain, chains
+from hetcli.perf.chains import chains
 from hetcli.perf.compute import optimizer_time
 from hetcli.perf.configuration import Configuration, Pipeline, Stage
+from hetcli.perf.filling import PipelineTime, pipeline_time
 from hetcli.perf.flops import model_flops
 from hetcli.perf.hardware import Hardware
+from hetcli.perf.memory import stage_memory
 from hetcli.perf.money import cost_per_step
 from hetcli.perf.prediction import Breakdown, DeviceMemory, Prediction, StagePrediction
 from hetcli.perf.stage import Costs, Pass
@@ -29,62 +30,6 @@ class _StageEnd:
     exposed_reduce_s: float
     exposed_gather_s: float
     optimizer_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _PipelineTime:
-    """The slowest chain of a pipeline and when each stage is done, over all chains."""
-
-    slowest: Chain
-    makespan: float
-    finish: tuple[float, ...]
-
-
-def _timeline(chain: Chain) -> tuple[float, tuple[float, ...]]:
-    """Makespan of 1F1B and the time at which each stage ends its last backward pass."""
-    count, batches = len(chain.stages), chain.micro_batches
-    forward = [chain.forward(i).total for i in range(count)]
-    backward = [chain.backward(i).total for i in range(count)]
-    out = [*chain.send_s, 0.0]
-    back = [0.0, *chain.send_s]
-    orders: list[list[tuple[bool, int]]] = []
-    for stage in range(count):
-        warm = min(count - stage - 1, batches)
-        order = [(True, m) for m in range(warm)]
-        for m in range(batches - warm):
-            order += [(True, warm + m), (False, m)]
-        order += [(False, m) for m in range(batches - warm, batches)]
-        orders.append(order)
-    done_f = [[-1.0] * batches for _ in range(count)]
-    done_b = [[-1.0] * batches for _ in range(count)]
-    clock = [0.0] * count
-    position = [0] * count
-    moving = True
-    while moving:
-        moving = False
-        for stage in range(count):
-            while position[stage] < len(orders[stage]):
-                ahead, m = orders[stage][position[stage]]
-                if ahead:
-                    ready = 0.0 if stage == 0 else done_f[stage - 1][m]
-                    cost = forward[stage] + out[stage]
-                else:
-                    ready = 0.0 if stage == count - 1 else done_b[stage + 1][m]
-                    cost = backward[stage] + back[stage]
-                if ready < 0:
-                    break
-                clock[stage] = max(clock[stage], ready) + cost
-                (done_f if ahead else done_b)[stage][m] = clock[stage]
-                position[stage] += 1
-                moving = True
-    return max(clock), tuple(clock)
-
-
-def _pipeline_time(found: Sequence[Chain]) -> _PipelineTime:
-    timed = [(*_timeline(chain), chain) for chain in found]
-    makespan, _, slowest = max(timed, key=lambda item: item[0])
-    finish = tuple(max(column) for column in zip(*(item[1] for item in timed), strict=True))
-    return _PipelineTime(slowest, makespan, finish)
 
 
 def _others(configuration: Configuration, pipeline: Pipeline, stage: Stage) -> list[Stage]:
@@ -108,7 +53,7 @@ def _stage_end(
     configuration: Configuration,
     pipeline: Pipeline,
     index: int,
-    time: _PipelineTime,
+    time: PipelineTime,
     hardware: Hardware,
     model: Model,
     workload: Pretrain,
@@ -147,14 +92,13 @@ def _micro_exposed(sync: Synchronisation, forward: Pass, backward: Pass) -> floa
 
 
 def _stage_prediction(
-    number: int, index: int, chain: Chain, end: _StageEnd, makespan: float
+    number: int, index: int, time: PipelineTime, end: _StageEnd
 ) -> StagePrediction:
+    chain = time.slowest
     batches = chain.micro_batches
     forward, backward = chain.forward(index), chain.backward(index)
     both = (forward + backward) * batches
-    before = chain.send_s[index - 1] if index else 0.0
-    after = chain.send_s[index] if index < len(chain.send_s) else 0.0
-    send = (before + after) * batches
+    send = time.sending_s[index]
     busy = both.total + send
     micro = batches * _micro_exposed(end.sync, forward, backward)
     parts = Breakdown(
@@ -163,7 +107,7 @@ def _stage_prediction(
         context_parallel=both.context_parallel,
         expert_parallel=both.expert_parallel,
         pipeline_p2p=send,
-        pipeline_bubble=max(0.0, makespan - busy),
+        pipeline_bubble=max(0.0, time.makespan_s - busy),
         data_parallel=end.exposed_reduce_s + end.exposed_gather_s + micro,
         optimizer=end.optimizer_s,
     )
@@ -171,7 +115,7 @@ def _stage_prediction(
         stage=number,
         forward_s=forward.total,
         backward_s=backward.total,
-        send_s=before + after,
+        send_s=send / batches,
         busy_s=busy,
         gradient_sync_s=end.sync.reduce_s + end.sync.gather_s,
         optimizer_s=end.optimizer_s,
@@ -190,7 +134,7 @@ def predict(
     """
     costs = Costs(model)
     times = [
-        _pipeline_time(chains(configuration, pipeline, hardware, costs))
+        pipeline_time(chains(configuration, pipeline, hardware, costs), configuration.schedule)
         for pipeline in configuration.pipelines
     ]
     stages: list[StagePrediction] = []
@@ -200,10 +144,10 @@ def predict(
         for index in range(len(pipeline.stages)):
             end = _stage_end(configuration, pipeline, index, time, hardware, model, workload)
             ends.append(end)
-            stages.append(_stage_prediction(len(stages), index, time.slowest, end, time.makespan))
-            reduced = max(reduced, time.finish[index] + end.exposed_reduce_s)
-    slowest = max(range(len(times)), key=lambda position: times[position].makespan)
-    makespan = times[slowest].makespan
+            stages.append(_stage_prediction(len(stages), index, time, end))
+            reduced = max(reduced, time.finish_s[index] + end.exposed_reduce_s)
+    slowest = max(range(len(times)), key=lambda position: times[position].makespan_s)
+    makespan = times[slowest].makespan_s
     offset = sum(len(each.stages) for each in configuration.pipelines[:slowest])
     own = range(offset, offset + len(configuration.pipelines[slowest].stages))
     binding = max(own, key=lambda number: stages[number].busy_s)
@@ -251,8 +195,6 @@ def _mfu(
 def _memory(
     configuration: Configuration, model: Model, hardware: Hardware
 ) -> tuple[DeviceMemory, ...]:
-    from hetcli.perf.memory import stage_memory
-
     entries = []
     number = 0
     for at, pipeline in enumerate(configuration.pipelines):

@@ -33,12 +33,17 @@ __all__ = [
 class LayerTime:
     """Seconds of one micro-batch on a device doing its share, without communication.
 
-    `backward_s` includes what the shape's recomputation computes again.
+    `backward_s` includes what the shape's recomputation computes again, and `weight_s`, the part
+    that the weights' gradients take, which zero-bubble schedules do later.
     """
 
     forward_s: float
     backward_s: float
     origin: Origin
+    weight_s: float = 0.0
+    # The attention core's part of both, behind which context-parallel transfers hide.
+    core_forward_s: float = 0.0
+    core_backward_s: float = 0.0
 
 
 def kernel_of(device_type: DeviceType, attention: Literal["auto", "flash", "unfused"]) -> Kernel:
@@ -77,28 +82,28 @@ def shape_of(configuration: Configuration, stage: Stage, device_type: DeviceType
 def layer_time(layer: Layer, model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:
     """One decoder layer; a device that is faster than the host launches waits for the host."""
     rates = Rates(device_type, shape)
-    forward = backward = again = 0.0
+    forward = backward = weight = core_forward = core_backward = 0.0
     for part, operation in layer_operations(layer, model, shape):
-        seconds = rates.seconds(operation)
-        forward += seconds
-        backward += rates.seconds(operation, backward=True)
-        if shape.recompute == "full" or (shape.recompute == "selective" and part == "core"):
-            again += seconds
+        ahead, back = rates.forward_s(operation), rates.backward_s(operation)
+        forward += ahead
+        backward += back
+        weight += rates.weight_s(operation)
+        if part == "core":
+            core_forward += ahead
+            core_backward += back
     host = rates.framework.host_layer_s.value
-    whole = shape.recompute == "full"
-    return LayerTime(
-        max(forward, host),
-        max(backward, host) + (max(again, host) if whole else again),
-        rates.origin,
-    )
+    forward, backward = max(forward, host), max(backward, host)
+    again = {"none": 0.0, "selective": core_forward, "full": forward}[shape.recompute]
+    return LayerTime(forward, backward + again, rates.origin, weight, core_forward, core_backward)
 
 
 def _ends(operations: Sequence[Operation], shape: Shape, device_type: DeviceType) -> LayerTime:
     rates = Rates(device_type, shape)
     return LayerTime(
-        sum(rates.seconds(each) for each in operations),
-        sum(rates.seconds(each, backward=True) for each in operations),
+        sum(rates.forward_s(each) for each in operations),
+        sum(rates.backward_s(each) for each in operations),
         rates.origin,
+        sum(rates.weight_s(each) for each in operations),
     )
 
 

@@ -9,11 +9,11 @@ from hetcli.catalog.efficiency import Efficiency, FrameworkCost, framework_cost
 from hetcli.catalog.gpu import Dtype
 from hetcli.errors import ConfigurationError
 from hetcli.perf.compute.operations import Attention, Elementwise, Matmul, Operation
-from hetcli.perf.configuration import Shape, TrainingPrecision
+from hetcli.perf.configuration import Framework, Shape, TrainingPrecision
 from hetcli.perf.hardware import DeviceType
 from hetcli.spec.base import Origin
 
-__all__ = ["ELEMENT_BYTES", "Rates", "matmul_dtype"]
+__all__ = ["ELEMENT_BYTES", "Rates", "framework_of", "matmul_dtype"]
 
 # Bytes of one activation element; fp8 training keeps activations between kernels in bf16.
 ELEMENT_BYTES: dict[TrainingPrecision, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 2}
@@ -28,9 +28,6 @@ CAUSAL_SHARE = 0.5
 # stored softmax, dropout mask and dropout output, and reads and writes the gradient three times.
 UNFUSED_FORWARD_PASSES = 6.5
 UNFUSED_BACKWARD_PASSES = 8.5
-# fp8 products read operands that a cast wrote: 2 bytes are read, one byte and its transpose written
-# (transformer_engine/common/transpose/cast_transpose.cu); the weights' casts are in weight_bytes.
-FP8_CAST_BYTES = 4
 # The gradient is read beside the saved input, and written.
 ELEMENTWISE_BACKWARD = 1.5
 
@@ -45,6 +42,12 @@ def matmul_dtype(device_type: DeviceType, precision: TrainingPrecision) -> Dtype
             fix="choose --precision among those, or leave these devices out",
         )
     return precision
+
+
+def framework_of(device_type: DeviceType, framework: Framework) -> FrameworkCost:
+    """What a framework adds on these devices: as fitted for them, else as shipped."""
+    own = (each for each in device_type.frameworks if each.name == framework)
+    return next(own, None) or framework_cost(framework)
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Rates:
     @cached_property
     def framework(self) -> FrameworkCost:
         """What the framework adds."""
-        return framework_cost(self.shape.framework)
+        return framework_of(self.device_type, self.shape.framework)
 
     @cached_property
     def dtype(self) -> Dtype:
@@ -91,24 +94,35 @@ class Rates:
         gpu = self.device_type.gpu
         return gpu.usable_flops.get(dtype, gpu.peak_flops[dtype])
 
-    def product_s(self, operation: Matmul, *, backward: bool = False) -> float:
-        """A projection, or the gradients of its input and its weight."""
+    def product_s(self, operation: Matmul) -> float:
+        """A projection."""
+        return self._product_s(operation, operation.m, operation.n, operation.k)
+
+    def input_gradient_s(self, operation: Matmul) -> float:
+        """The gradient of a projection's input: the output's gradient times the weight."""
+        return self._product_s(operation, operation.m, operation.k, operation.n)
+
+    def weight_gradient_s(self, operation: Matmul) -> float:
+        """The gradient of a projection's weight, added to what the step has so far."""
+        # In fp8 both operands were cast, and transposed, for the other two products.
+        seconds = self._product_s(
+            operation, operation.k, operation.n, operation.m, cast=self.dtype != "fp8"
+        )
+        return seconds + operation.weights * self.framework.weight_bytes.value / self._streaming
+
+    def _product_s(
+        self, operation: Matmul, m: float, n: float, k: float, *, cast: bool = True
+    ) -> float:
         curve = self.shares.matmul[self.dtype]
         rate = self._peak(self.dtype) * curve.compute * self.shares.sustained[self.dtype].value
         if operation.grouped:
             rate *= self.shares.grouped.value
-        passes = 2 if backward else 1
-        operand = 1 if self.dtype == "fp8" else self._element
-        nbytes = operation.inputs * operand + operation.outputs * self._element
-        seconds = passes * (
-            operation.flops / rate + curve.exposed * nbytes / self._hbm + curve.launch_s
+        traffic = curve.right * k * n + curve.output * m * n + (curve.left * m * k if cast else 0)
+        count = operation.count
+        launches = 1 if operation.grouped else count
+        return (
+            2 * m * n * k * count / rate + traffic * count / self._hbm + curve.launch_s * launches
         )
-        if self.dtype == "fp8":
-            moved = operation.outputs if backward else operation.activations
-            seconds += moved * FP8_CAST_BYTES / self._streaming
-        if backward:
-            seconds += operation.weights * self.framework.weight_bytes.value / self._streaming
-        return seconds
 
     def attention_s(self, operation: Attention, *, backward: bool = False) -> float:
         """Scores, softmax and values."""
@@ -139,12 +153,28 @@ class Rates:
         launch = self.shares.matmul[self.dtype].launch_s
         return operation.elements * size * factor / self._streaming + operation.kernels * launch
 
-    def seconds(self, operation: Operation, *, backward: bool = False) -> float:
-        """Any kernel, on this device type's health."""
+    def weight_s(self, operation: Operation) -> float:
+        """The part of the backward pass that computes the gradient of the weight."""
+        if not isinstance(operation, Matmul):
+            return 0.0
+        return self.weight_gradient_s(operation) * self.device_type.slowdown
+
+    def forward_s(self, operation: Operation) -> float:
+        """Any kernel in the forward pass, on this device type's health."""
         if isinstance(operation, Matmul):
-            seconds = self.product_s(operation, backward=backward)
+            seconds = self.product_s(operation)
         elif isinstance(operation, Attention):
-            seconds = self.attention_s(operation, backward=backward)
+            seconds = self.attention_s(operation)
         else:
-            seconds = self.elementwise_s(operation, backward=backward)
+            seconds = self.elementwise_s(operation)
+        return seconds * self.device_type.slowdown
+
+    def backward_s(self, operation: Operation) -> float:
+        """The gradients of any kernel, on this device type's health."""
+        if isinstance(operation, Matmul):
+            seconds = self.input_gradient_s(operation) + self.weight_gradient_s(operation)
+        elif isinstance(operation, Attention):
+            seconds = self.attention_s(operation, backward=True)
+        else:
+            seconds = self.elementwise_s(operation, backward=True)
         return seconds * self.device_type.slowdown

@@ -1,0 +1,135 @@
+"""The model of a measured run, from the columns and the `arch:` note of its row."""
+
+from __future__ import annotations
+
+import re
+
+from hetcli.perf.validation.table import Row
+from hetcli.spec.model.architecture import (
+    DenseFeedForward,
+    FeedForward,
+    GroupedQueryAttention,
+    LatentAttention,
+    Layer,
+    LayerRun,
+    Model,
+    MoeFeedForward,
+    Norm,
+    Positions,
+)
+
+__all__ = ["model_of"]
+
+# GPT-2's vocabulary padded to a multiple of 128 x 8, Megatron-LM's own example; for rows without.
+DEFAULT_VOCABULARY = 51200
+# Families whose feed-forward is gated; GPT, OPT, MPT and Nemotron have two matrices.
+_GATED = re.compile(r"llama|qwen|mixtral|mistral|deepseek|kimi|oss|grok|gemma", re.IGNORECASE)
+
+
+def _noted(row: Row, pattern: str) -> int | None:
+    found = re.search(pattern, row.text("notes") or "")
+    return int(found[1]) if found else None
+
+
+def _attention(row: Row, hidden: int) -> GroupedQueryAttention | LatentAttention:
+    heads = row.need("heads")
+    rank = _noted(row, r"kv_lora (\d+)")
+    if rank is None and "MLA as DeepSeek-V3" in (row.text("notes") or ""):
+        return LatentAttention(
+            heads=heads,
+            query_rank=1536,
+            kv_rank=512,
+            head_dim_without_rope=128,
+            head_dim_rope=64,
+            value_head_dim=128,
+        )
+    if rank is not None:
+        return LatentAttention(
+            heads=heads,
+            query_rank=_noted(row, r"q_lora (\d+)"),
+            kv_rank=rank,
+            head_dim_without_rope=_noted(row, r"nope (\d+)") or 128,
+            head_dim_rope=_noted(row, r"rope (\d+)") or 64,
+            value_head_dim=_noted(row, r" v (\d+)") or 128,
+        )
+    return GroupedQueryAttention(
+        heads=heads,
+        kv_heads=row.integer("kv_heads") or heads,
+        head_dim=_noted(row, r"head_dim (\d+)") or hidden // heads,
+    )
+
+
+def _blocks(row: Row, hidden: int) -> tuple[DenseFeedForward, MoeFeedForward | None, int, int]:
+    """The dense block, the experts if any, dense layers in front, and every how many layers."""
+    name = row.text("model") or ""
+    gated = bool(_GATED.search(name))
+    dense = DenseFeedForward(size=row.integer("ffn_hidden") or 4 * hidden, gated=gated)
+    experts = row.integer("num_experts")
+    if not experts:
+        return dense, None, 0, 1
+    notes = row.text("notes") or ""
+    size = _noted(row, r"moe_ffn (\d+)") or _noted(row, r"MoE ffn (\d+)") or dense.size
+    shared = _noted(row, r"shared expert (\d+)") or size * (
+        _noted(row, r"(\d+) shared expert") or 0
+    )
+    moe = MoeFeedForward(
+        experts=experts,
+        top_k=row.integer("topk") or 1,
+        expert_size=size,
+        shared_size=shared,
+        gated=gated,
+    )
+    front = _noted(row, r"first (\d+) layers dense") or (1 if "first layer dense" in notes else 0)
+    return dense, moe, front, 2 if "every second layer" in notes else 1
+
+
+def model_of(row: Row) -> Model:
+    """The model that the row was measured with. Raises ValueError when a size is missing."""
+    hidden, count = row.need("hidden"), row.need("layers")
+    attention = _attention(row, hidden)
+    dense, moe, front, period = _blocks(row, hidden)
+
+    def run(number: int, block: FeedForward) -> LayerRun:
+        own = attention
+        return LayerRun(count=number, layer=Layer(attention=own, feed_forward=block))
+
+    runs: list[LayerRun] = []
+    if moe is None:
+        runs.append(run(count, dense))
+    elif period > 1:
+        for _ in range(count // period):
+            runs += [run(period - 1, dense), run(1, moe)]
+    else:
+        if front:
+            runs.append(run(front, dense))
+        runs.append(run(count - front, moe))
+    name = row.text("model") or "model"
+    gated = dense.gated
+    sequence = row.need("seq_len")
+    return Model(
+        name=name,
+        architecture="measured",
+        hidden_size=hidden,
+        vocab_size=row.integer("vocab") or DEFAULT_VOCABULARY,
+        max_sequence=sequence,
+        layers=tuple(_windowed(runs, row)),
+        norm=Norm() if gated else Norm(kind="layernorm", bias=True),
+        tied_embeddings=not gated,
+        positions=Positions() if gated else Positions(kind="learned", table_size=sequence),
+    )
+
+
+def _windowed(runs: list[LayerRun], row: Row) -> list[LayerRun]:
+    """Every second layer with a sliding window, where the row says so (GPT-OSS)."""
+    window = _noted(row, r"alternating sliding window (\d+)")
+    if window is None:
+        return runs
+    found: list[LayerRun] = []
+    for each in runs:
+        attention = each.layer.attention
+        assert isinstance(attention, GroupedQueryAttention)
+        narrow = attention.model_copy(update={"sliding_window": window})
+        local = each.layer.model_copy(update={"attention": narrow})
+        for _ in range(each.count // 2):
+            found += [LayerRun(count=1, layer=local), LayerRun(count=1, layer=each.layer)]
+    return found

@@ -1,0 +1,319 @@
+"""A row of a table as the predictor takes it: model, configuration, hardware, seconds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from hetcli.catalog.hardware import find_gpu
+from hetcli.perf.configuration import (
+    Configuration,
+    DeviceId,
+    Framework,
+    LayerRange,
+    Pipeline,
+    Recompute,
+    Replica,
+    ScheduleName,
+    Stage,
+    TrainingPrecision,
+)
+from hetcli.perf.flops import model_flops
+from hetcli.perf.hardware import Hardware
+from hetcli.perf.resolve import resolve
+from hetcli.perf.validation.models import model_of
+from hetcli.perf.validation.table import Row
+from hetcli.spec.cluster import Cluster, Nic, NodeGroup
+from hetcli.spec.model.architecture import Model
+from hetcli.spec.workload import Pretrain
+from hetcli.units import format_rate_exact
+
+__all__ = ["Run", "run_of"]
+
+# GPUs of one NVLink domain of a GB200 or GB300 NVL72 rack that recipes use: a power of two.
+RACK_DEVICES = 64
+_RACK = ("GB200", "GB300")
+# NICs of the reference systems, for rows that name none: DGX A100, DGX H100, DGX B200 data sheets,
+# GB200 and GB300 NVL72 compute trays, p3.16xlarge. (bytes/s of one NIC, NICs a GPU)
+_REFERENCE_NICS = {
+    "ampere": (25e9, 1.0),
+    "hopper": (50e9, 1.0),
+    "blackwell": (50e9, 1.0),
+    "volta": (12.5e9, 0.5),
+    "turing": (6.25e9, 0.25),
+    "cdna4": (50e9, 1.0),
+}
+_ENTRIES_BEFORE_LAYERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measured training run."""
+
+    id: str
+    source: str
+    group: str
+    gpu: str
+    framework: str
+    noisy: bool
+    model: Model
+    workload: Pretrain
+    configuration: Configuration
+    hardware: Hardware
+    measured_s: float
+    measured_peak_bytes: float | None
+
+
+def run_of(row: Row) -> Run:
+    """Everything that a prediction of the row needs. Raises ValueError with what is missing."""
+    model = model_of(row)
+    hardware = _hardware(row)
+    configuration = _configuration(row, model, hardware)
+    peak = row.number("measured_peak_mem_gb")
+    gpu = hardware.nodes[0].device_type.gpu.name
+    devices = hardware.device_count
+    return Run(
+        id=row.id,
+        source=row.source,
+        group=f"{row.text('model')} on {devices} {gpu}",
+        gpu=gpu,
+        framework=configuration.framework,
+        noisy="noisy" in row.flags,
+        model=model,
+        workload=Pretrain(global_batch=configuration.global_batch, sequence=configuration.sequence),
+        configuration=configuration,
+        hardware=hardware,
+        measured_s=_measured(row, configuration, model, devices),
+        measured_peak_bytes=None if peak is None else peak * 1e9,
+    )
+
+
+def _measured(row: Row, configuration: Configuration, model: Model, devices: int) -> float:
+    """Seconds of a step: as stated, else from tokens/s, else from FLOP/s a device."""
+    stated = row.number("measured_step_time_s")
+    if stated:
+        return stated
+    tokens = row.number("measured_tokens_per_s_per_gpu")
+    if tokens:
+        return configuration.global_batch * configuration.sequence / tokens / devices
+    tflops = row.number("measured_tflops_per_gpu")
+    if not tflops:
+        raise ValueError("no measured time, throughput or FLOP/s")
+    # Forward and backward are three passes; a recomputed forward is a fourth.
+    counts_recompute = "tflops_hfu" in row.flags and row.text("recompute") == "full"
+    work = model_flops(model, configuration.sequence) * (4 / 3 if counts_recompute else 1)
+    return configuration.global_batch * work / (tflops * 1e12 * devices)
+
+
+def _hardware(row: Row) -> Hardware:
+    name = re.sub(r"\s*\(.*\)", "", row.text("gpu") or "")
+    devices = row.need("gpus")
+    per_node = row.integer("gpus_per_node") or 8
+    rack = find_gpu(name).name in _RACK
+    if rack:
+        per_node = RACK_DEVICES
+    return _cluster(name, devices, min(per_node, devices), row.text("interconnect_inter") or "")
+
+
+@lru_cache(maxsize=1024)
+def _cluster(gpu: str, devices: int, per_node: int, network: str) -> Hardware:
+    if devices % per_node:
+        per_node = next(size for size in range(per_node, 0, -1) if devices % size == 0)
+    rate, count = _nics(network, find_gpu(gpu).architecture, per_node)
+    kind = "infiniband" if re.search(r"IB|InfiniBand|HDR|Omni|NDR|XDR", network) else "roce"
+    if network and re.search(r"Ethernet|^\d+ Gb/s$", network) and kind == "roce":
+        kind = "ethernet"
+    if "Slingshot" in network:
+        kind = "slingshot"
+    group = NodeGroup(
+        name="node",
+        count=devices // per_node,
+        gpu=gpu,
+        gpus=per_node,
+        nics=(Nic.model_validate({"kind": kind, "rate": format_rate_exact(rate), "count": count}),),
+    )
+    return resolve(Cluster(name="measured", nodes=(group,)))
+
+
+def _nics(network: str, architecture: str, per_node: int) -> tuple[float, int]:
+    """Bytes/s of one NIC and NICs a node, as stated or of the reference system."""
+    whole = re.search(r"(\d+) Gb/s per node", network) or re.search(
+        r"inter_node_bandwidth=(\d+)", network
+    )
+    if whole:
+        count = min(per_node, 8)
+        return float(whole[1]) * 1e9 / 8 / count, count
+    # "Storage: 2x ..., Compute: 8x ConnectX-7 IB NDR 400Gb/s": the network of the computation.
+    fastest = max(
+        (
+            (int(found[1]) * float(found[2]), int(found[1]))
+            for part in network.split(",")
+            if not re.search(r"Storage|Management|Ethernet", part)
+            and (found := re.search(r"(\d+)\s*x .*?(\d+) ?Gb/s", part, re.IGNORECASE))
+        ),
+        default=None,
+    )
+    if fastest:
+        total, count = fastest
+        # Racks are made of trays of four devices, each with its own NICs.
+        trays = per_node // 4 if per_node > 8 else 1
+        return total / count * 1e9 / 8, count * trays
+    if "Omni-Path" in network:
+        return 12.5e9, 4
+    if "Slingshot" in network:
+        return 25e9, 4
+    alone = re.fullmatch(r"(\d+) Gb/s", network)
+    if alone:
+        return float(alone[1]) * 1e9 / 8, 1
+    rate, share = _REFERENCE_NICS.get(architecture, (50e9, 1.0))
+    return rate, max(1, round(per_node * share))
+
+
+def _precision(row: Row) -> TrainingPrecision:
+    text = (row.text("dtype") or "").lower()
+    if text in ("bf16", "fp16", "fp32"):
+        return text  # type: ignore[return-value]
+    if "fp8" in text:
+        return "fp8"
+    if not text:
+        source = row.source
+        if "Sailor" in source:
+            return "fp32"
+        if "MLPerf" in source:
+            return "fp8"
+        return "fp16"
+    raise ValueError(f"precision {text} is not modelled")
+
+
+def _framework(row: Row) -> tuple[Framework, int]:
+    """Framework and ZeRO stage."""
+    name = (row.text("framework") or "").lower()
+    zero = (row.text("zero_stage") or "").lower()
+    stage = 0
+    if "3" in zero or "full" in zero:
+        stage = 3
+    elif "2" in zero or "grad-op" in zero:
+        stage = 2
+    elif "1" in zero or "distributed" in zero:
+        stage = 1
+    if "fsdp" in name or "fsdp" in zero:
+        return "fsdp", stage or 3
+    if "deepspeed" in name or "sailor" in name:
+        return "deepspeed", stage
+    modern = re.search(r"nemo|bridge|core|nvidia release|pytorch", name)
+    return "megatron", 1 if modern and not zero else stage
+
+
+def _recompute(row: Row) -> Recompute:
+    text = row.text("recompute")
+    if text in ("none", "selective", "full"):
+        return Recompute(text)  # type: ignore[arg-type]
+    return Recompute("none")
+
+
+def _boundaries(row: Row, layers: int, stages: int) -> list[int]:
+    """Decoder layers of each stage: as the row says, else as even as possible."""
+    text = (row.text("notes") or "") + (row.text("plan") or "")
+    found = re.search(r"boundaries\"?:? (\[[\d, ]+\])", text)
+    if found:
+        # Entries of DeepSpeed's PipelineModule: embedding and a lambda stand before the layers.
+        cuts = [min(max(cut - _ENTRIES_BEFORE_LAYERS, 0), layers) for cut in json.loads(found[1])]
+        return [b - a for a, b in itertools.pairwise(cuts)]
+    found = re.search(r"layers_per_stage[^=:]*[=:] ?(\[[\d, ]+\])", text)
+    if found:
+        # Embedding and head count as layers there.
+        counts = list(json.loads(found[1]))
+        counts[0] -= 1
+        counts[-1] -= 1
+        if sum(counts) == layers:
+            return counts
+    whole, rest = divmod(layers, stages)
+    return [whole + (1 if index < rest else 0) for index in range(stages)]
+
+
+def _chunks(counts: Sequence[int], virtual: int) -> list[tuple[LayerRange, ...]]:
+    """Ranges of each stage; with virtual stages layers go round the pipeline `virtual` times."""
+    stages = len(counts)
+    if virtual <= 1:
+        ranges: list[tuple[LayerRange, ...]] = []
+        first = 0
+        for count in counts:
+            ranges.append((LayerRange(first, count),))
+            first += count
+        return ranges
+    total = sum(counts)
+    whole, rest = divmod(total, stages * virtual)
+    found: list[list[LayerRange]] = [[] for _ in range(stages)]
+    first = 0
+    for index in range(stages * virtual):
+        count = whole + (1 if index < rest else 0)
+        found[index % stages].append(LayerRange(first, count))
+        first += count
+    return [tuple(each) for each in found]
+
+
+def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
+    tp, pp, cp = row.need("tp"), row.need("pp"), row.integer("cp") or 1
+    devices = [device for node in hardware.nodes for device in node.device_ids]
+    dp = row.integer("dp") or len(devices) // (tp * pp * cp)
+    if tp * pp * cp * dp != len(devices):
+        raise ValueError(f"tp {tp} x pp {pp} x cp {cp} x dp {dp} is not {len(devices)} devices")
+    batch, micro = row.need("global_batch"), row.need("micro_batch")
+    if batch % (micro * dp):
+        raise ValueError(f"batch {batch} is not micro-batch {micro} x dp {dp} x a whole number")
+    virtual = row.integer("vpp") or 1
+    framework, zero = _framework(row)
+    ranges = _chunks(_boundaries(row, model.layer_count, pp), virtual if pp > 1 else 1)
+    recompute = _recompute(row)
+    size = tp * cp
+    stages = []
+    for index in range(pp):
+        own = devices[index * dp * size : (index + 1) * dp * size]
+        replicas = tuple(
+            Replica(tuple(own[at * size : (at + 1) * size]), batch // (micro * dp), micro)
+            for at in range(dp)
+        )
+        stages.append(Stage(ranges[index], tp, replicas, recompute))
+    schedule: ScheduleName = "interleaved" if virtual > 1 and pp > 1 else "1f1b"
+    modern = framework == "fsdp" or (framework == "megatron" and zero == 1)
+    sequence_parallel = row.text("sequence_parallel")
+    ep = row.integer("ep") or 1
+    etp = re.search(r"ETP=(\d+)", row.text("notes") or "")
+    return Configuration(
+        pipelines=(Pipeline(tuple(stages)),),
+        micro_batch_size=micro,
+        global_batch=batch,
+        sequence=row.need("seq_len"),
+        precision=_precision(row),
+        framework=framework,
+        context_parallel=cp,
+        expert_parallel=ep,
+        expert_tensor_parallel=int(etp[1]) if etp else 1,
+        sequence_parallel=tp > 1
+        and (sequence_parallel == "y" or (modern and not sequence_parallel)),
+        zero_stage=zero,
+        schedule=schedule,
+        overlap_grad_reduce=modern or framework == "deepspeed",
+        overlap_param_gather=modern,
+        # NVIDIA's recipes overlap them (NeMo's tp_comm_overlap); earlier published runs do not.
+        overlap_tensor_parallel=modern and framework == "megatron",
+        attention=_attention(row),
+    )
+
+
+def _attention(row: Row) -> Literal["auto", "flash", "unfused"]:
+    """Frameworks of 2022 and before ran the scores as matrices in HBM."""
+    year = row.integer("year") or 2025
+    name = (row.text("framework") or "").lower()
+    old = year <= 2022 or "sailor" in name or "vtrain" in row.source.lower()
+    return "unfused" if old else "auto"
+
+
+def device_ids(hardware: Hardware) -> list[DeviceId]:
+    """All devices in rank order."""
+    return [device for node in hardware.nodes for device in node.device_ids]

@@ -1,0 +1,111 @@
+"""Tables of measured training runs: one row a run, columns as the README describes them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hetcli.errors import SpecError
+
+__all__ = ["Row", "SkippedRow", "parse_table", "read_table"]
+
+# Flags that say why a row cannot be predicted in time (the data's own words).
+_UNUSABLE = ("no_", "plan_mismatch", "suspect", "oom", "mem_only", "hybrid_mamba", "task_")
+_REQUIRED = ("id", "source", "model", "seq_len", "tp", "pp", "global_batch")
+_INTEGER = re.compile(r"\d+(\.0*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured run; empty cells read as None."""
+
+    line: int
+    cells: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """The row's own name."""
+        return self.cells["id"]
+
+    @property
+    def source(self) -> str:
+        """Who measured it."""
+        return self.cells["source"]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What the table says of the row's quality."""
+        return tuple(re.split(r"[\s;,]+", self.text("flags") or ""))
+
+    def text(self, column: str) -> str | None:
+        """The cell, None when it is empty or the table has no such column."""
+        return self.cells.get(column, "").strip() or None
+
+    def number(self, column: str) -> float | None:
+        """The cell as a number. Raises ValueError when it is none."""
+        cell = self.text(column)
+        return None if cell is None else float(cell)
+
+    def integer(self, column: str) -> int | None:
+        """The cell as a whole number. Raises ValueError when it is none."""
+        cell = self.text(column)
+        if cell is None:
+            return None
+        if not _INTEGER.fullmatch(cell):
+            raise ValueError(f"{column} is {cell!r}, not a whole number")
+        return int(float(cell))
+
+    def need(self, column: str) -> int:
+        """A whole number that must be there. Raises ValueError otherwise."""
+        value = self.integer(column)
+        if value is None:
+            raise ValueError(f"{column} is not given")
+        return value
+
+    @property
+    def unusable(self) -> str | None:
+        """The flag that forbids to predict the row's time."""
+        return next((flag for flag in self.flags if flag.startswith(_UNUSABLE)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRow:
+    """A row that was not predicted, and why."""
+
+    id: str
+    source: str
+    reason: str
+
+
+def parse_table(text: str, name: str) -> list[Row]:
+    """Rows of a comma-separated table. Raises SpecError when it has not the columns needed."""
+    reader = csv.DictReader(io.StringIO(text))
+    columns = reader.fieldnames or []
+    missing = [column for column in _REQUIRED if column not in columns]
+    if missing:
+        raise SpecError(
+            f"{name}:1: the table has no column {', '.join(missing)}",
+            why="a run is predicted from its model, sizes and parallel degrees",
+            fix="name the columns id, source, gpu, model, layers, hidden, heads, ...",
+        )
+    return list(_rows(reader))
+
+
+def _rows(reader: csv.DictReader[str]) -> Iterator[Row]:
+    for record in reader:
+        cells = {key: value or "" for key, value in record.items() if isinstance(key, str)}
+        yield Row(reader.line_num, cells)
+
+
+def read_table(path: Path) -> list[Row]:
+    """Rows of the table in a file. Raises SpecError when it cannot be read."""
+    try:
+        return parse_table(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(
+            f"{path} cannot be read as a table", why=str(error), fix="give a UTF-8 CSV file"
+        ) from error
