@@ -148,6 +148,11 @@ class Predicted(Record):
     devices: tuple[PredictedDevice, ...]
     origin: Origin
 
+    @property
+    def fits(self) -> bool:
+        """Whether every device holds its share, the margin apart."""
+        return all(device.headroom_bytes >= 0 for device in self.devices)
+
 
 class Certificate(Record):
     """How far the plan can be from the best one: no plan of the space is faster than the bound.
