@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetcli.search.partition import even_split, split_equal_layers, split_unlike_layers
@@ -44,6 +44,7 @@ def equal_problems(draw: st.DrawFn) -> Problem:
     )
 
 
+@settings(deadline=None)
 @given(equal_problems())
 def test_equal_layers_split_as_brute_force(problem: Problem) -> None:
     each, extra, least, most, weight, layers = problem
@@ -107,6 +108,7 @@ def test_six_layers_with_embedding_and_head_as_heavy_as_one_layer() -> None:
     assert split[0].tolist() == [1, 2, 2, 1]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(seconds, min_size=5, max_size=5), min_size=1, max_size=4),
     st.lists(st.integers(min_value=1, max_value=5), min_size=4, max_size=4),
