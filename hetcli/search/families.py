@@ -33,8 +33,8 @@ from hetcli.spec.workload import Pretrain, RecomputeChoice
 
 __all__ = ["Problem", "check_request", "families", "precisions"]
 
-# Bounds of the space: published runs stay within them (Llama 3, arXiv 2407.21783, table 4, has 8,192
-# tokens a context rank; Megatron-LM's guide starts context parallelism at 8k-token sequences).
+# Bounds of the space that published runs stay within: Llama 3 has 8,192 tokens a context rank
+# (arXiv 2407.21783, table 4), and micro-batches of tens of sequences fit small models only.
 MAX_MICRO_BATCH = 64
 MIN_TOKENS_PER_CONTEXT_RANK = 4096
 
