@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.table import Table
+from rich.text import Text
 
 from hetcli.probe.doctor import DoctorReport
 from hetcli.report.tables import table
@@ -16,5 +17,5 @@ def doctor_view(report: DoctorReport) -> Table:
     """One line a check: a mark, what was looked at, what was found, what helps."""
     made = table("", "check", "found", "helps")
     for check in report.checks:
-        made.add_row(_MARKS[check.state], check.name, check.found, check.helps)
+        made.add_row(_MARKS[check.state], Text(check.name), Text(check.found), Text(check.helps))
     return made
