@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from hetcli.export.deepspeed import target as deepspeed
 from hetcli.export.megatron import target as megatron
 from hetcli.export.placement import Placement
 from hetcli.export.planned import Planned
@@ -39,6 +40,14 @@ TARGETS: Final = {
             megatron.DEFAULT_VERSION,
             ("torchrun", "deepspeed"),
             megatron.program,
+        ),
+        ExportTarget(
+            "deepspeed",
+            "DeepSpeed",
+            deepspeed.VERSIONS,
+            deepspeed.DEFAULT_VERSION,
+            ("torchrun", "deepspeed"),
+            deepspeed.program,
         ),
     )
 }

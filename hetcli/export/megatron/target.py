@@ -178,7 +178,7 @@ def _precision(degrees: Parallelism) -> Iterator[Argument]:
         case "fp8":
             yield Argument("--bf16")
             yield Argument("--fp8-format", ("hybrid",))
-    if degrees.precision != "fp32":
+    if degrees.precision in ("bf16", "fp8"):
         yield Argument("--accumulate-allreduce-grads-in-fp32", why="gradients are kept in fp32")
     if degrees.attention != "auto":
         yield Argument("--attention-backend", (degrees.attention,))

@@ -1,0 +1,170 @@
+"""A plan as a run of DeepSpeed with the trainer that hetcli ships."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from hetcli.errors import ConfigurationError, InfeasibleError
+from hetcli.export.deepspeed.config import config_text
+from hetcli.export.launch import LaunchFile
+from hetcli.export.placement import DEFAULT_ORDER, Placement, place
+from hetcli.export.planned import Planned, configuration
+from hetcli.export.program import Program, Variable
+from hetcli.export.refuse import unsupported
+from hetcli.export.templating import template_text
+from hetcli.perf import rules
+from hetcli.spec.model.architecture import MoeFeedForward
+
+__all__ = ["DEFAULT_VERSION", "VERSIONS", "program"]
+
+# Releases whose configuration keys and launcher flags are the ones written (`--no_ssh` came with
+# 0.15).
+VERSIONS: Final = ("0.15", "0.16", "0.17", "0.18", "0.19")
+DEFAULT_VERSION: Final = "0.19"
+TARGET: Final = "deepspeed"
+TRAINER: Final = (
+    "train.py",
+    "stages.py",
+    "layers.py",
+    "attention.py",
+    "positions.py",
+    "parallel.py",
+    "mesh.py",
+    "data.py",
+)
+DEFAULT_STEPS: Final = 100
+
+
+def program(planned: Planned, version: str) -> tuple[Program, Placement]:
+    """What every rank runs, and where.
+
+    Raises:
+        UnsupportedByTargetError: DeepSpeed or the trainer cannot run the plan.
+    """
+    _check(planned)
+    placement = _place(planned)
+    plan = planned.plan
+    workload = plan.inputs.workload
+    steps = DEFAULT_STEPS
+    if workload.tokens is not None:
+        steps = math.ceil(workload.tokens / (workload.global_batch * workload.sequence))
+    on_cpu = planned.vendors == ("cpu",)
+    return (
+        Program(
+            template="deepspeed/program.sh.j2",
+            variables=(Variable("DS_ACCELERATOR", "cpu", "the devices are CPUs"),)
+            if on_cpu
+            else (),
+            files=(
+                LaunchFile("ds_config.json", config_text(plan.parallelism, workload)),
+                *(LaunchFile(name, template_text(f"deepspeed/{name}")) for name in TRAINER),
+            ),
+            settings={"deepspeed_version": version, "releases": [version], "steps": steps},
+            user_variables=("DATA_PATH", "CHECKPOINT_DIR", "SAVE_INTERVAL", "TRAIN_STEPS"),
+            steps_before=(
+                "Optional: `DATA_PATH` (a NumPy array of token numbers; random tokens otherwise), "
+                "`CHECKPOINT_DIR`, `TRAIN_STEPS`; learning rate and optimizer are in "
+                "`ds_config.json`.",
+            ),
+            notes=_notes(planned),
+        ),
+        placement,
+    )
+
+
+def _check(planned: Planned) -> None:
+    degrees, plan = planned.plan.parallelism, planned.plan
+    unlike = {(stage.pipeline, stage.tensor_parallel, len(stage.replicas)) for stage in plan.stages}
+    replicas = {
+        (replica.micro_batches, replica.micro_batch_size)
+        for stage in plan.stages
+        for replica in stage.replicas
+    }
+    for wrong, what, why, nearest, flags in (
+        (
+            len(unlike) > 1 or len(replicas) > 1,
+            "replicas or stages of different shapes",
+            "ranks form one mesh of pipeline x data x tensor",
+            "a plan of the grid space",
+            "",
+        ),
+        (
+            degrees.pipeline_parallel > 1 and degrees.schedule != "1f1b",
+            f"the {degrees.schedule} schedule",
+            "its pipeline engine runs 1F1B",
+            "the 1f1b schedule",
+            "--schedule 1f1b",
+        ),
+        (
+            degrees.sequence_parallel and degrees.tensor_parallel > 1,
+            "sequence parallelism within tensor groups",
+            "the trainer keeps whole sequences on every tensor rank",
+            "tensor parallelism without it",
+            "",
+        ),
+        (
+            degrees.precision == "fp8",
+            "fp8",
+            "the trainer computes in bf16, fp16 or fp32",
+            "bf16",
+            "--precision bf16",
+        ),
+        (
+            planned.model.prediction_layers > 0,
+            f"the {planned.model.prediction_layers} prediction layers of {planned.model.name}",
+            "the trainer predicts the next token only",
+            "the model without them, or hetcli export --target megatron",
+            "",
+        ),
+        (
+            planned.has_experts and degrees.expert_tensor_parallel != degrees.tensor_parallel,
+            f"expert_tensor_parallel {degrees.expert_tensor_parallel}",
+            "the trainer splits experts as it splits the other layers",
+            f"expert_tensor_parallel {degrees.tensor_parallel}",
+            f"--etp {degrees.tensor_parallel}",
+        ),
+        (
+            len(planned.vendors) > 1,
+            f"devices of {' and '.join(planned.vendors)} in one job",
+            "their collective libraries do not talk to each other",
+            "the devices of one vendor",
+            "",
+        ),
+        (
+            any(stage.layers == 0 for stage in plan.stages[1:-1]),
+            "a stage without layers",
+            "a stage begins with a layer of its own",
+            "stages of at least one layer; only the last may hold the head alone",
+            "",
+        ),
+    ):
+        if wrong:
+            raise unsupported(TARGET, what, why=why, nearest=nearest, flags=flags)
+    try:
+        rules.check(configuration(plan, "deepspeed"), planned.model, planned.hardware)
+    except (ConfigurationError, InfeasibleError) as error:
+        raise unsupported(TARGET, error.what, why=error.why, nearest=error.fix) from error
+
+
+def _place(planned: Planned) -> Placement:
+    placement = place(planned.plan, (DEFAULT_ORDER,))
+    if placement is None:
+        raise unsupported(
+            TARGET,
+            "this placement: a node holds ranks that do not follow each other",
+            why="launchers number processes node by node, and ranks are stage by stage",
+            nearest="whole stages on consecutive nodes",
+        )
+    return placement
+
+
+def _notes(planned: Planned) -> tuple[str, ...]:
+    balanced = all(
+        not isinstance(run.layer.feed_forward, MoeFeedForward) for run in planned.model.layers
+    )
+    if balanced:
+        return ()
+    return (
+        "The trainer does not balance experts: it is made to be timed, not to train to the end.",
+    )
