@@ -130,6 +130,16 @@ def gpt(layers: int = 20) -> Model:
     )
 
 
+def tiny(layers: int = 6, **more: Any) -> Model:
+    """A model that a CPU trains in seconds."""
+    layer = Layer(
+        attention=GroupedQueryAttention(heads=4, kv_heads=2, head_dim=16),
+        feed_forward=DenseFeedForward(size=128),
+    )
+    sizes = {"hidden_size": 64, "vocab_size": 96, "max_sequence": 64}
+    return llama(layers, more.pop("layer", layer), name="tiny", **{**sizes, **more})
+
+
 def make_plan(
     where: Cluster,
     model: Model,
@@ -275,5 +285,6 @@ __all__ = [
     "make_plan",
     "mixtral",
     "replace",
+    "tiny",
     "with_stage_tensor",
 ]

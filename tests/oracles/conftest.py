@@ -20,11 +20,25 @@ sys.path.insert(0, str(HERE.parent / "export"))
 # The wheel asks for Python 3.12 but runs on 3.11; of its dependencies torch and NumPy are enough.
 MEGATRON = "megatron-core==0.19.2"
 MEGATRON_OPTIONS = ("--no-deps", "--only-binary=:all:", "--python-version", "3.12")
+# DeepSpeed with what it imports; torch is here already, in the build for this machine.
+DEEPSPEED = "deepspeed==0.19.8"
+DEEPSPEED_IMPORTS = (
+    "einops",
+    "hjson",
+    "msgpack",
+    "ninja",
+    "packaging",
+    "psutil",
+    "py-cpuinfo",
+    "tqdm",
+)
 INSTALL_TIMEOUT_S = 300
 
 
-def installed(requirement: str, *options: str) -> Path:
+def installed(requirement: str, *more: str) -> Path:
     """A folder that holds the package, installed by pip when it is not there yet.
+
+    `more` are options of pip and further packages.
 
     Skips where the package index cannot be reached, unless HETCLI_ORACLES=required.
     """
@@ -36,9 +50,10 @@ def installed(requirement: str, *options: str) -> Path:
         target = Path(scratch) / "package"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target)]
         result = subprocess.run(
-            [*command, *options, requirement],
+            [*command, requirement, *more],
             capture_output=True,
             text=True,
+            env={**os.environ, "DS_BUILD_OPS": "0"},
             timeout=INSTALL_TIMEOUT_S,
             check=False,
         )
@@ -94,5 +109,18 @@ def megatron_folder() -> Path:
 @pytest.fixture(scope="session")
 def megatron(megatron_folder: Path) -> Iterator[Judge]:
     judge = Judge(sys.executable, str(HERE / "megatron_worker.py"), str(megatron_folder))
+    yield judge
+    judge.close()
+
+
+@pytest.fixture(scope="session")
+def deepspeed_folder() -> Path:
+    pytest.importorskip("torch")
+    return installed(DEEPSPEED, "--no-deps", *DEEPSPEED_IMPORTS)
+
+
+@pytest.fixture(scope="session")
+def deepspeed(deepspeed_folder: Path) -> Iterator[Judge]:
+    judge = Judge(sys.executable, str(HERE / "deepspeed_worker.py"), str(deepspeed_folder))
     yield judge
     judge.close()

@@ -1,0 +1,71 @@
+"""The shipped trainer under real DeepSpeed: every split of a model trains to the same losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plans import cluster, group, make_plan, tiny
+from training import train
+
+from hetcli.export import render
+from hetcli.perf.configuration import Recompute
+from hetcli.spec.plan import Plan
+
+pytestmark = pytest.mark.oracle
+
+# Sums in another order: single precision over a few hundred terms.
+TOLERANCE = 2e-6
+STEPS = "3"
+
+
+def nodes(*gpus: int) -> Any:
+    return cluster(*(group(f"node-{n}", "cpu", gpus=count) for n, count in enumerate(gpus)))
+
+
+def small(where: Any, layers: Any, **more: Any) -> Plan:
+    more = {"sequence": 32, "precision": "fp32", "overlap_param_gather": False, **more}
+    return make_plan(where, more.pop("model", tiny()), layers, target="deepspeed", **more)
+
+
+REFERENCE = small(nodes(1), [6], micro_batches=8)
+SPLITS = {
+    "zero 1": small(nodes(2), [6], data=2, micro_batches=4, zero_stage=1),
+    "zero 2, two nodes": small(nodes(1, 1), [6], data=2, micro_batches=4, zero_stage=2),
+    "zero 3": small(nodes(2), [6], data=2, micro_batches=2, micro_batch_size=2, zero_stage=3),
+    "tensor": small(nodes(2), [6], tensor=2, micro_batches=8),
+    "unequal stages on unequal nodes": small(nodes(2, 1), [3, 2, 1], micro_batches=8),
+    "the head alone on the last stage": small(nodes(2), [6, 0], micro_batches=8),
+    "tensor and pipeline": small(nodes(4), [4, 2], tensor=2, micro_batches=8),
+    "recompute": small(
+        nodes(2), [4, 2], micro_batches=8, recompute=[Recompute("full", 2), Recompute("selective")]
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, deepspeed_folder: Path) -> list[float]:
+    root = tmp_path_factory.mktemp("reference")
+    losses = train(render(REFERENCE), root, deepspeed_folder, TRAIN_STEPS=STEPS)
+    assert len(losses) == int(STEPS)
+    return losses
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_losses_do_not_depend_on_the_split(
+    name: str, reference: list[float], deepspeed_folder: Path, tmp_path: Path
+) -> None:
+    losses = train(render(SPLITS[name]), tmp_path, deepspeed_folder, TRAIN_STEPS=STEPS)
+    assert losses == pytest.approx(reference, abs=TOLERANCE)
+
+
+def test_training_goes_on_from_a_checkpoint(
+    reference: list[float], deepspeed_folder: Path, tmp_path: Path
+) -> None:
+    saved = {"CHECKPOINT_DIR": str(tmp_path / "saved"), "SAVE_INTERVAL": "1"}
+    parts = [
+        train(render(REFERENCE), tmp_path / part, deepspeed_folder, TRAIN_STEPS=steps, **saved)
+        for part, steps in (("one", "1"), ("two", STEPS))
+    ]
+    assert parts[0] + parts[1] == pytest.approx(reference, abs=TOLERANCE)
