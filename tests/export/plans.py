@@ -268,9 +268,16 @@ def document(
 
 
 def with_stage_tensor(plan: Plan, index: int, tensor: int) -> Plan:
-    """The plan with another tensor_parallel in one stage."""
+    """The plan with a narrower tensor group, and fewer devices, in one stage."""
     stages = list(plan.stages)
-    stages[index] = stages[index].model_copy(update={"tensor_parallel": tensor})
+    replicas = tuple(
+        replica.model_copy(update={"devices": replica.devices[:tensor]})
+        for replica in stages[index].replicas
+    )
+    devices = tuple(device for replica in replicas for device in replica.devices)
+    stages[index] = stages[index].model_copy(
+        update={"tensor_parallel": tensor, "replicas": replicas, "devices": devices}
+    )
     return plan.model_copy(update={"stages": tuple(stages)})
 
 
