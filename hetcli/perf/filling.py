@@ -17,11 +17,16 @@ from hetcli.perf.pipeline.simulate import simulate
 from hetcli.perf.pipeline.timeline import Timeline
 from hetcli.perf.pipeline.work import Schedule
 
-__all__ = ["PipelineTime", "chain_timeline", "pipeline_time"]
+__all__ = ["PipelineTime", "chain_timeline", "pipeline_time", "sends_beside_compute"]
 
 # Megatron-LM's interleaved schedule sends beside the computation (`overlap_p2p_communication` in
 # core/model_parallel_config.py); its plain 1F1B and DeepSpeed's engine wait for the message.
 _OVERLAPPING = frozenset[ScheduleName]({"interleaved", "zb-h1", "zb-v", "wave", "bidirectional"})
+
+
+def sends_beside_compute(name: ScheduleName) -> bool:
+    """Whether a stage computes while its messages travel, instead of waiting for each."""
+    return name in _OVERLAPPING
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ def chain_timeline(chain: Chain, name: ScheduleName, micro_batches: int | None =
         [[each.total for each in stage.backward] for stage in chain.stages],
         (*chain.send_s, chain.wrap_s),
         weight_s=[stage.weight_s for stage in chain.stages] if order.splits_backward else None,
-        overlap=name in _OVERLAPPING,
+        overlap=sends_beside_compute(name),
     )
 
 
