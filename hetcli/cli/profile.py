@@ -1,15 +1,22 @@
-"""`hetcli profile`: measure this node."""
+"""`hetcli profile`: measure this node, or all nodes; merge, show and import profiles."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hetcli.cli.command import command
+from hetcli.cli.default_group import default_group
 from hetcli.cli.output import Output
-from hetcli.errors import ExitCode
+from hetcli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from hetcli.spec.model.architecture import Model
+    from hetcli.spec.profile import Profile
 
 
 class Device(StrEnum):
@@ -20,46 +27,140 @@ class Device(StrEnum):
     cpu = "cpu"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
+DeviceOption = Annotated[
+    Device, typer.Option("--device", help="auto: GPUs where there are any, else the CPU.")
+]
 
-    @command(app, "profile")
-    def profile(
+
+def register(app: typer.Typer) -> None:
+    """Add the command and its subcommands to `app`."""
+    group = typer.Typer(cls=default_group("node"), rich_markup_mode=None)
+    app.add_typer(group, name="profile", help="Measure this node, or all nodes.")
+    _register_node(group)
+    _register_agent(group)
+
+
+def _register_node(group: typer.Typer) -> None:
+    @command(group, "node")
+    def node(
         output: Output,
         out: Annotated[
             str | None,
-            typer.Option("-o", "--output", metavar="FILE", help="Write profile.json here."),
+            typer.Option(
+                "-o",
+                "--output",
+                metavar="PATH",
+                help="Write profile.json here; for several nodes a folder.",
+            ),
         ] = None,
-        device: Annotated[
-            Device, typer.Option("--device", help="auto: GPUs where there are any, else the CPU.")
-        ] = Device.auto,
-        quick: Annotated[bool, typer.Option("--quick", help="At most about 20 s.")] = False,
+        device: DeviceOption = Device.auto,
+        quick: Annotated[bool, typer.Option("--quick", help="Less than a minute a node.")] = False,
+        full: Annotated[bool, typer.Option("--full", help="More shapes, sizes and pairs.")] = False,
+        compute: Annotated[
+            bool, typer.Option("--compute/--no-compute", help="Measure what devices compute.")
+        ] = True,
+        links: Annotated[
+            bool, typer.Option("--links/--no-links", help="Measure links and collectives.")
+        ] = True,
         measure: Annotated[
             bool, typer.Option("--measure/--no-measure", help="Measure, or only take inventory.")
         ] = True,
         seconds: Annotated[
-            float, typer.Option("--seconds", min=1, help="Time for measuring, all devices.")
-        ] = 60.0,
+            float | None,
+            typer.Option("--seconds", min=1, help="Time for a node's compute probes."),
+        ] = None,
+        model: Annotated[
+            str | None,
+            typer.Option("--model", metavar="MODEL", help="Measure the shapes of this model."),
+        ] = None,
+        name: Annotated[
+            str | None, typer.Option("--name", help="What to call this node (default: host name).")
+        ] = None,
+        hosts: Annotated[
+            str | None,
+            typer.Option("--hosts", metavar="HOSTS", help="Profile these through ssh: n-[0-3],m."),
+        ] = None,
+        hostfile: Annotated[
+            str | None,
+            typer.Option("--hostfile", metavar="FILE", help="Profile the hosts of a hostfile."),
+        ] = None,
+        remote_command: Annotated[
+            str, typer.Option("--remote-command", help="How hetcli starts on the other hosts.")
+        ] = "hetcli",
+        resume: Annotated[
+            bool, typer.Option("--resume", help="Keep what the output holds, measure the rest.")
+        ] = False,
     ) -> ExitCode:
-        """Take the inventory of this node and measure what its devices reach."""
-        from hetcli.probe.node import profile_node
-        from hetcli.report.profile import profile_view
+        """Take the inventory of this node, or of all nodes, and measure what they reach.
 
-        def save(partial: object) -> None:
-            if out is not None and out != "-":
-                output.save(out, partial, quiet=True)
+        Under Slurm (srun hetcli profile) and torchrun all nodes of the job are profiled.
+        """
+        from hetcli.cli.progress import keeping
+        from hetcli.probe.campaign import Settings
+        from hetcli.probe.profiler import Targets, profile
+        from hetcli.report.profile import profiles_view
 
-        result = profile_node(
-            device=device.value,
-            measure=measure,
-            seconds=20.0 if quick else seconds,
-            save=save,
-            say=output.note,
+        if quick and full:
+            raise UsageError(
+                "--quick and --full", why="they are opposites", fix="give one of them, or none"
+            )
+        targets = Targets(
+            choice=device.value,
+            name=name,
+            hosts=_hosts(hosts, hostfile),
+            remote_command=tuple(shlex.split(remote_command)),
         )
-        for note in result.notes:
-            output.note(note)
-        if out is not None:
-            output.save(out, result)
+        settings = Settings(
+            level="quick" if quick else "full" if full else "normal",
+            model=_model(model),
+            compute=measure and compute,
+            links=measure and links,
+            compute_s=seconds,
+        )
+        with keeping(output, out, several=targets.several, resume=resume) as kept:
+            outcome = profile(targets, settings, kept.listener, previous=kept.previous)
+        if outcome is None:
+            return ExitCode.YES
+        for each in outcome.profiles:
+            for note in each.notes:
+                output.note(f"{each.node}: {note}")
         if out != "-":
-            output.result(result, *profile_view(result))
-        return ExitCode.YES
+            output.result(_document(outcome.profiles), *profiles_view(outcome.profiles))
+        return outcome.verdict()
+
+
+def _hosts(hosts: str | None, hostfile: str | None) -> tuple[str, ...]:
+    from hetcli.spec.hostfile import read_hostfile
+    from hetcli.spec.hosts import expand_hosts
+
+    if hosts is not None and hostfile is not None:
+        raise UsageError("--hosts and --hostfile", why="both name the hosts", fix="give one")
+    if hostfile is not None:
+        return tuple(host.name for host in read_hostfile(hostfile))
+    try:
+        return expand_hosts(hosts) if hosts is not None else ()
+    except ValueError as error:
+        raise UsageError("--hosts", why=str(error), fix="write names like n[0-3],m") from None
+
+
+def _model(argument: str | None) -> Model | None:
+    from hetcli.catalog.inputs import read_model
+
+    return None if argument is None else read_model(argument)
+
+
+def _document(profiles: Sequence[Profile]) -> Profile | dict[str, object]:
+    """One profile is its own document; several stand in a list."""
+    if len(profiles) == 1:
+        return profiles[0]
+    rows = [profile.model_dump(mode="json") for profile in profiles]
+    return {"schema_version": 1, "profiles": rows}
+
+
+def _register_agent(group: typer.Typer) -> None:
+    @command(group, "agent", hidden=True)
+    def agent(output: Output, device: DeviceOption = Device.auto) -> None:  # noqa: ARG001
+        """Measure what a profiler on another machine asks for, on standard streams."""
+        from hetcli.probe.agent import serve_standard_streams
+
+        serve_standard_streams(device.value)

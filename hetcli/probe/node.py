@@ -1,115 +1,157 @@
-"""Profile this node: inventory, then what each device really reaches, saved after every step."""
+"""This node: what it is, and the processes that measure its devices."""
 
 from __future__ import annotations
 
-import datetime
+import asyncio
+import contextlib
 import importlib.util
-from collections.abc import Callable
-from typing import Any, Literal
+import os
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
-from hetcli import __version__
-from hetcli.errors import EnvironmentFailure
-from hetcli.probe.compute import matmul_sweep, memory_bandwidth
 from hetcli.probe.host import host_facts, network_interfaces, nvidia_on_bus
 from hetcli.probe.inventory import cpu_inventory, gpu_inventory
+from hetcli.probe.limit import within
+from hetcli.probe.load import watch_load
 from hetcli.probe.nvml import NvmlUnavailable, open_nvml
-from hetcli.probe.timing import Deadline
-from hetcli.spec.profile import DeviceInventory, Profile
+from hetcli.probe.supervise import OnRow, Worker, ignore_row
+from hetcli.probe.topology import device_links, nic_distances
+from hetcli.probe.visible import cuda_environment, restrict
+from hetcli.probe.wire import Job, LinkJob, NodeFacts, StoreJob
+from hetcli.spec.profile import DeviceInventory, DeviceLink
 
-__all__ = ["DeviceChoice", "profile_node"]
+__all__ = ["DeviceChoice", "LocalNode", "describe_node"]
 
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 
+# NVML answers within milliseconds; a first call may wake the driver up (seconds).
+INVENTORY_LIMIT_S: Final = 60.0
+# Processes of a node without GPUs that measure links: two show how they share the interface.
+_CPU_RANKS: Final = 2
 
-def profile_node(
-    *,
-    device: DeviceChoice = "auto",
-    measure: bool = True,
-    seconds: float = 60.0,
-    save: Callable[[Profile], None] | None = None,
-    say: Callable[[str], None] | None = None,
-    nvml_module: Any = None,
-) -> Profile:
-    """The profile of this node, measured for at most about `seconds`.
 
-    `save` gets the profile after every step, so that nothing measured is lost. Without torch only
-    the inventory is taken, and the profile says so. Raises EnvironmentFailure when GPUs are there
-    (or asked for) but their driver cannot be used.
+def describe_node(
+    choice: DeviceChoice = "auto", *, nvml_module: Any = None, limit_s: float = INVENTORY_LIMIT_S
+) -> NodeFacts:
+    """The devices, interfaces and paths of this node.
+
+    With `auto`, a machine that has neither an NVIDIA card nor its library is profiled by its
+    processor. Raises EnvironmentFailure when GPUs are there (or asked for) but their driver cannot
+    be used, or does not answer in time.
     """
-    save = save or _ignore
-    say = say or _ignore
-    devices, driver, notes = _inventory(device, nvml_module)
-    host = host_facts(driver=driver)
-    profile = Profile(
-        hetcli_version=__version__,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        complete=False,
+    return within(limit_s, lambda: _describe(choice, nvml_module), what="the inventory")
+
+
+def _describe(choice: DeviceChoice, module: Any) -> NodeFacts:
+    devices: tuple[DeviceInventory, ...] = ()
+    paths: tuple[DeviceLink, ...] = ()
+    notes: list[str] = []
+    driver = cuda = None
+    if choice != "cpu":
+        try:
+            with open_nvml(module) as nvml:
+                devices = gpu_inventory(nvml)
+                paths = device_links(nvml, devices)
+                driver, cuda = nvml.driver_version(), nvml.cuda_version()
+        except NvmlUnavailable as error:
+            if choice == "gpu" or not error.absent or nvidia_on_bus():
+                raise
+            notes.append(f"{error.what}: the processor is profiled")
+        else:
+            if not devices:
+                if choice == "gpu":
+                    raise NvmlUnavailable(
+                        "the NVIDIA driver sees no GPU",
+                        why="it is loaded, and lists no device",
+                        fix="is the card seated and powered? or use --device cpu",
+                        absent=False,
+                    )
+                notes.append("the NVIDIA driver sees no GPU: the processor is profiled")
+    host = host_facts(driver=driver, cuda=cuda)
+    devices, hidden = restrict(devices, os.environ) if devices else (cpu_inventory(host), ())
+    nics = network_interfaces()
+    gpus = sum(device.kind == "gpu" and device.usable for device in devices)
+    processor = devices[0].kind == "cpu"
+    return NodeFacts(
         host=host,
-        devices=devices or cpu_inventory(host),
-        nics=network_interfaces(),
-        notes=tuple(notes),
+        devices=devices,
+        nics=nics,
+        device_links=paths,
+        nic_distances=nic_distances(devices, nics),
+        addresses=_addresses(),
+        backend="gloo" if processor else "nccl",
+        ranks=_CPU_RANKS if processor else gpus,
+        torch=importlib.util.find_spec("torch") is not None,
+        notes=(*notes, *hidden),
     )
-    save(profile)
-    if not measure:
-        reason = "only the inventory was asked for"
-    elif importlib.util.find_spec("torch") is None:
-        reason = "torch is not installed (pip install 'hetcli[profile]'): inventory only"
-    else:
-        profile = _measured(profile, Deadline(seconds), save, say)
-        reason = None
-    if reason is not None:
-        profile = profile.model_copy(update={"notes": (*profile.notes, reason)})
-    save(profile)
-    return profile
 
 
-def _ignore(_: object) -> None:
-    """The listener of a caller that does not listen."""
+def _addresses() -> tuple[str, ...]:
+    """Where peers may find this node: IPv4 addresses first, loopback never."""
+    import socket
+
+    import psutil
+
+    found = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for entries in psutil.net_if_addrs().values():
+            for entry in entries:
+                local = entry.address.startswith(("127.", "::1", "fe80:"))
+                if entry.family == family and not local:
+                    found.append(entry.address)
+    return tuple(found)
 
 
-def _inventory(
-    choice: DeviceChoice, module: Any
-) -> tuple[tuple[DeviceInventory, ...], str | None, list[str]]:
-    if choice == "cpu":
-        return (), None, []
-    try:
-        with open_nvml(module) as nvml:
-            devices = gpu_inventory(nvml)
-            if devices or choice == "gpu":
-                return devices, nvml.driver_version(), []
-            return (), None, ["the NVIDIA driver sees no GPU: the processor is profiled"]
-    except NvmlUnavailable as error:
-        if choice == "gpu" or not error.absent or nvidia_on_bus():
-            raise
-        return (), None, [f"{error.what}: the processor is profiled"]
+def usable_indices(devices: Sequence[DeviceInventory]) -> tuple[int, ...]:
+    """The inventory indices of the devices that may be measured, in order."""
+    return tuple(device.index for device in devices if device.usable)
 
 
-def _measured(
-    profile: Profile,
-    deadline: Deadline,
-    save: Callable[[Profile], None],
-    say: Callable[[str], None],
-) -> Profile:
-    import torch
+class LocalNode:
+    """The devices of this machine. A rank is the n-th usable device, or process of a processor."""
 
-    usable = [device for device in profile.devices if device.usable]
-    if not usable:
-        raise EnvironmentFailure(
-            "no device of this node can be used",
-            why="; ".join(note for device in profile.devices for note in device.notes),
-            fix="see `hetcli profile --no-measure --json` for each device's reasons",
-        )
-    for position, device in enumerate(usable):
-        say(f"measuring {device.name} ({position + 1} of {len(usable)})")
-        target = torch.device("cpu" if device.kind == "cpu" else f"cuda:{device.index}")
-        own = Deadline(deadline.left / (len(usable) - position))
-        bandwidth = memory_bandwidth(device.index, target, Deadline(own.left * 0.2))
-        if bandwidth is not None:
-            profile = profile.model_copy(
-                update={"memory_bandwidth": (*profile.memory_bandwidth, bandwidth)}
+    def __init__(
+        self, name: str, choice: DeviceChoice = "auto", *, nvml_module: Any = None
+    ) -> None:
+        self.name = name
+        self._choice: DeviceChoice = choice
+        self._nvml = nvml_module
+        self._facts: NodeFacts | None = None
+        self._workers: dict[int, Worker] = {}
+
+    async def facts(self) -> NodeFacts:
+        """What the node is; asked for once."""
+        if self._facts is None:
+            self._facts = await asyncio.to_thread(
+                describe_node, self._choice, nvml_module=self._nvml
             )
-            save(profile)
-        for matmul in matmul_sweep(device.index, target, own):
-            profile = profile.model_copy(update={"matmul": (*profile.matmul, matmul)})
-            save(profile)
-    return profile.model_copy(update={"complete": not deadline.passed})
+        return self._facts
+
+    async def run(
+        self, rank: int, job: Job, *, limit_s: float, on_row: OnRow = ignore_row
+    ) -> dict[str, Any]:
+        """Do a job on the rank's device. Raises JobError."""
+        facts = await self.facts()
+        worker = self._worker(rank, facts)
+        index = self._index(rank, facts)
+        watched = facts.devices[index].kind == "gpu" and not isinstance(job, LinkJob | StoreJob)
+        device = facts.devices[index] if watched else None
+        with watch_load(device, job.kind, on_row, self._nvml):
+            return await worker.run(job, limit_s=limit_s, on_row=on_row)
+
+    def _index(self, rank: int, facts: NodeFacts) -> int:
+        indices = usable_indices(facts.devices)
+        return indices[0] if facts.devices[0].kind == "cpu" else indices[rank]
+
+    def _worker(self, rank: int, facts: NodeFacts) -> Worker:
+        if rank not in self._workers:
+            index = self._index(rank, facts)
+            environment, ordinal = cuda_environment(facts.devices, index)
+            self._workers[rank] = Worker(index=index, ordinal=ordinal, environment=environment)
+        return self._workers[rank]
+
+    async def close(self) -> None:
+        """End every measuring process."""
+        workers, self._workers = self._workers, {}
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*(worker.close() for worker in workers.values()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hetcli.errors import EnvironmentFailure
@@ -46,21 +46,41 @@ class Nvml:
     def driver_version(self) -> str | None:
         """The driver's version, such as 550.54.15."""
         answer, _ = self.ask("SystemGetDriverVersion")
-        return _text(answer)
+        return None if answer is None else str(answer)
+
+    def cuda_version(self) -> str | None:
+        """The newest CUDA version that the driver supports, such as 12.4."""
+        answer, _ = self.ask("SystemGetCudaDriverVersion")
+        return None if answer is None else f"{answer // 1000}.{answer % 1000 // 10}"
 
     def device_count(self) -> int:
         """Number of GPUs that the driver sees. MIG slices are not counted."""
-        return int(self.module.nvmlDeviceGetCount())
+        count, reason = self.ask("DeviceGetCount")
+        if reason is not None:
+            raise EnvironmentFailure(
+                "the NVIDIA driver stopped answering",
+                why=reason,
+                fix="look at dmesg for an Xid error; reset the cards or reboot the node",
+            )
+        return int(count)
 
-    def handle(self, index: int) -> Any:
-        """The driver's handle of the GPU at `index`, in PCI bus order."""
-        return self.module.nvmlDeviceGetHandleByIndex(index)
+    def handle(self, index: int) -> tuple[Any, str | None]:
+        """The driver's handle of the GPU at `index`, in PCI bus order, or why it has none."""
+        return self.ask("DeviceGetHandleByIndex", index)
 
+    def handles(self) -> Mapping[str, Any]:
+        """The driver's handles by UUID: with MIG on, places of devices and GPUs differ."""
+        found = {}
+        for place in range(self.device_count()):
+            handle, _ = self.handle(place)
+            uuid = None if handle is None else self.ask("DeviceGetUUID", handle)[0]
+            if uuid is not None:
+                found[str(uuid)] = handle
+        return found
 
-def _text(answer: Any) -> str | None:
-    if answer is None:
-        return None
-    return answer.decode() if isinstance(answer, bytes) else str(answer)
+    def constant(self, name: str) -> int:
+        """The value of an NVML constant."""
+        return int(getattr(self.module, name))
 
 
 def _verdict(module: Any, error: Exception) -> NvmlUnavailable:
