@@ -89,7 +89,9 @@ class Campaign:
             draft = self.drafts[node.name] = Draft(
                 node.name, facts, previous=self.previous.get(node.name), save=self.save
             )
-            if not facts.torch:
+            if not (self.settings.compute or self.settings.links):
+                draft.note("only the inventory was asked for")
+            elif not facts.torch:
                 draft.note("torch is not installed (pip install 'hetcli[profile]'): inventory only")
             elif facts.ranks == 0 and not any(device.usable for device in facts.devices):
                 draft.miss("everything", "no device of this node can be used")
@@ -244,11 +246,8 @@ class Campaign:
         facts = self.facts[nodes[0].name]
         own = _devices(facts, step) if len(nodes) == 1 else ()
         backends = {self.facts[name].backend for name in names}
-        if any(
-            (row.operation, row.nodes, row.ranks, row.devices)
-            == (step.operation, names, len(step.members), own)
-            for row in draft.profile.links
-        ):
+        label = f"{step.operation} ({step.label})"
+        if not self._wanted(draft, step, names, own, label):
             return
         self._advance(f"{', '.join(names[:2])}: {step.label}", effort.link_s)
         key = f"group-{next(self._counter)}"
@@ -283,8 +282,30 @@ class Campaign:
                 ]
             )
         except JobError as failed:
-            draft.miss(f"{step.operation} ({step.label})", failed.why, names)
+            draft.miss(label, failed.why, names)
         draft.save()
+
+    def _wanted(
+        self,
+        draft: Draft,
+        step: GroupStep,
+        names: tuple[str, ...],
+        devices: tuple[int, ...],
+        label: str,
+    ) -> bool:
+        """Whether the step is still to do; rows that an interrupted one left make room for new."""
+        before = self.previous.get(names[0])
+        rows = [
+            row
+            for row in draft.profile.links
+            if (row.operation, row.nodes, row.ranks, row.devices)
+            == (step.operation, names, len(step.members), devices)
+        ]
+        failed = {(each.step, each.nodes) for each in (before.missing if before else ())}
+        if rows and (label, names) not in failed:
+            return False
+        draft.drop_links(rows)
+        return True
 
     @staticmethod
     async def _together(runs: Sequence[Any]) -> None:

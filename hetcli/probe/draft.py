@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hetcli import __version__
 from hetcli.probe.wire import NodeFacts
@@ -59,6 +59,11 @@ class Draft:
         self.profile = self.profile.model_copy(
             update={field: (*getattr(self.profile, field), record)}
         )
+
+    def drop_links(self, rows: Sequence[Measurement]) -> None:
+        """Take rows out that will be measured again."""
+        kept = tuple(row for row in self.profile.links if row not in rows)
+        self.profile = self.profile.model_copy(update={"links": kept})
 
     def miss(self, step: str, why: str, nodes: tuple[str, ...] = ()) -> None:
         """Say that a step gave no result."""

@@ -1,0 +1,287 @@
+"""`hetcli profile` as a process on this machine: what it prints, writes and leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hetcli.spec.profile import Profile
+from hetcli.spec.source import read_document
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = ROOT / "tests" / "fixtures" / "nvml"
+
+
+def environment(recording: str | None = None, **more: str) -> dict[str, str]:
+    """This environment; with a recorded driver in the place of the real one."""
+    path = [str(ROOT)] if recording is None else [str(RECORDINGS), str(ROOT)]
+    made = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **more}
+    if recording is not None:
+        made["NVML_ANSWERS"] = str(RECORDINGS / f"{recording}.json")
+    return made
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hetcli", "profile", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=env or environment(),
+    )
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Profile, float]:
+    """One quick profile of this machine's processor."""
+    path = tmp_path_factory.mktemp("quick") / "p.json"
+    started = time.monotonic()
+    done = run("--device", "cpu", "--quick", "-o", str(path), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(path.read_text())
+    return path, read_document(path, Profile), time.monotonic() - started
+
+
+def test_a_quick_profile_of_the_processor_is_complete_within_a_minute(
+    quick: tuple[Path, Profile, float],
+) -> None:
+    _, profile, seconds = quick
+    assert seconds < 60
+    assert profile.complete
+    assert profile.missing == ()
+    assert {row.dtype for row in profile.matmul} == {"fp32", "bf16"}
+    assert profile.memory_bandwidth
+    assert profile.layers
+    assert profile.optimizer
+    assert {row.operation for row in profile.links} == {
+        "send_recv", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+    }  # fmt: skip
+    assert all(row.verified for row in profile.links)
+    assert profile.host.torch
+
+
+def test_the_matmul_rate_is_that_of_an_independent_benchmark() -> None:
+    # Both take turns in one process, and the best turn of each counts: other work on the machine
+    # comes and goes, and must not hit only one of them.
+    script = (
+        "import torch\n"
+        "from torch.utils.benchmark import Timer\n"
+        "from hetcli.probe.compute import matmul\n"
+        "from hetcli.probe.torch_device import Target\n"
+        "m, n, k = 512, 512, 1024\n"
+        "a, b, out = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)\n"
+        "timer = Timer('torch.mm(a, b, out=out)', globals=dict(a=a, b=b, out=out, torch=torch),\n"
+        "              num_threads=torch.get_num_threads())\n"
+        "ours, theirs = [], []\n"
+        "for _ in range(8):\n"
+        "    row = matmul(Target(0, None), dtype='fp32', m=m, n=n, k=k, seconds=0.4)\n"
+        "    ours.append(row.flop_per_s)\n"
+        "    theirs.append(2 * m * n * k / timer.blocked_autorange(min_run_time=0.3).median)\n"
+        "print(max(ours), max(theirs))\n"
+    )
+    env = environment(OMP_WAIT_POLICY="PASSIVE")
+    printed = subprocess.check_output([sys.executable, "-c", script], text=True, env=env)
+    ours, theirs = map(float, printed.split())
+    assert ours == pytest.approx(theirs, rel=0.10)
+
+
+def test_inventory_alone_measures_nothing(tmp_path: Path) -> None:
+    done = run("--device", "cpu", "--no-measure", "-o", str(tmp_path / "p.json"))
+    assert done.returncode == 0, done.stderr
+    profile = read_document(tmp_path / "p.json", Profile)
+    assert profile.devices
+    assert (profile.matmul, profile.links) == ((), ())
+    assert "only the inventory was asked for" in profile.notes
+
+
+def test_a_recorded_driver_is_read_in_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    done = run("--no-measure", "-o", str(path), env=environment("display_card"))
+    assert done.returncode == 0, done.stderr
+    profile = read_document(path, Profile)
+    assert [device.usable for device in profile.devices] == [True, True, True, False, True]
+    assert "left out" in done.stdout
+    assert "drives a display" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("init", "arguments", "says"),
+    [
+        ("LIBRARY_NOT_FOUND", ["--device", "gpu"], "no NVIDIA driver library"),
+        ("DRIVER_NOT_LOADED", [], "not loaded"),
+        ("LIB_RM_VERSION_MISMATCH", [], "different versions"),
+    ],
+)
+def test_an_unusable_driver_is_three_lines_and_exit_code_3(
+    tmp_path: Path, init: str, arguments: list[str], says: str
+) -> None:
+    recording = tmp_path / "driver.json"
+    recording.write_text(json.dumps({"init": {"error": init}}))
+    env = environment("gb10")
+    env["NVML_ANSWERS"] = str(recording)
+    done = run(*arguments, "-o", str(tmp_path / "p.json"), env=env)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    what, why, fix = done.stderr.splitlines()
+    assert what.startswith("error: ")
+    assert says in what
+    assert why.startswith("  why: ")
+    assert fix.startswith("  try: ")
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_a_driver_that_dies_half_way_is_exit_code_3(tmp_path: Path) -> None:
+    recorded = json.loads((RECORDINGS / "dgx_a100.json").read_text())
+    recording = tmp_path / "driver.json"
+    recording.write_text(json.dumps({**recorded, "dies_after": 1}))
+    env = environment("dgx_a100")
+    env["NVML_ANSWERS"] = str(recording)
+    done = run(env=env)
+    assert done.returncode == 3
+    assert "stopped answering" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_gpus_that_torch_cannot_use_are_missing_and_the_inventory_is_kept(tmp_path: Path) -> None:
+    # A recorded driver and a torch without CUDA: every device fails, and says why once a step.
+    path = tmp_path / "p.json"
+    done = run("--quick", "-o", str(path), env=environment("mixed_3090_4090"))
+    assert done.returncode == 3
+    profile = read_document(path, Profile)
+    assert len(profile.devices) == 2
+    assert not profile.complete
+    assert profile.missing
+    assert "gave no result" in done.stderr
+
+
+def children(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A long profile that has measured something and has processes of its own."""
+    path = tmp_path / "p.json"
+    arguments = ["--device", "cpu", "--full", "-o", str(path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "hetcli", "profile", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            if path.exists() and read_document(path, Profile).memory_bandwidth:
+                break
+            time.sleep(0.1)
+        yield process, path
+        process.kill()
+
+
+def all_gone(processes: list[psutil.Process], within: float = 5.0) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=within)
+    return not alive
+
+
+def test_ctrl_c_ends_with_130_and_keeps_what_was_measured(
+    running: tuple[subprocess.Popen[str], Path],
+) -> None:
+    process, path = running
+    started = children(process.pid)
+    assert started
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130, stderr
+    assert stdout == ""
+    assert "interrupted" in stderr
+    assert "Traceback" not in stderr
+    assert all_gone(started)
+    profile = read_document(path, Profile)
+    assert profile.memory_bandwidth
+    assert not profile.complete
+
+
+def test_a_profiler_that_is_killed_leaves_no_process_behind(
+    running: tuple[subprocess.Popen[str], Path],
+) -> None:
+    process, path = running
+    started = children(process.pid)
+    assert started
+    process.kill()
+    process.wait(timeout=20)
+    assert all_gone(started)
+    assert read_document(path, Profile).memory_bandwidth
+
+
+def test_a_measuring_process_that_is_killed_costs_its_own_row(
+    running: tuple[subprocess.Popen[str], Path],
+) -> None:
+    process, path = running
+    (worker,) = children(process.pid)
+    worker.kill()
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        profile = read_document(path, Profile)
+        if profile.missing and profile.matmul:
+            break
+        time.sleep(0.1)
+    assert [each.why for each in profile.missing] == [
+        "the measuring process was killed by signal 9: it said nothing"
+    ]
+
+
+def test_resuming_keeps_what_the_file_holds(quick: tuple[Path, Profile, float]) -> None:
+    path, profile, _ = quick
+    copy = path.with_name("again.json")
+    text = profile.model_copy(update={"optimizer": ()}).model_dump_json()
+    copy.write_text(text)
+    done = run("--device", "cpu", "--quick", "--resume", "-o", str(copy))
+    assert done.returncode == 0, done.stderr
+    again = read_document(copy, Profile)
+    assert again.matmul == profile.matmul
+    assert again.links == profile.links
+    assert again.optimizer
+    assert again.optimizer != profile.optimizer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--quick", "--full"], "opposites"),
+        (["--resume"], "-o PATH"),
+        (["--hosts", "a", "-o", "-"], "name a folder"),
+        (["--hosts", "a", "--hostfile", "b"], "give one"),
+        (["--hosts", "n[0-"], "bracket"),
+        (["--model", "no-such-model"], "no-such-model"),
+    ],
+)
+def test_contradictions_are_refused_before_anything_is_measured(
+    arguments: list[str], says: str
+) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_help_shows_the_options_of_the_bare_command_and_the_subcommands() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert "--quick" in done.stdout
+    assert "merge" in done.stdout
