@@ -49,7 +49,7 @@ def trade(plan: Plan) -> Trade:
 
 
 def _choices(points: list[tuple[int, str, float, float]], *, sign: int) -> tuple[Choice, ...]:
-    """The points, each with whether it is on the front; more of `sign` times the value is better."""
+    """The points and which are on the front; a higher value times `sign` is better."""
 
     def beaten(speed: float, value: float) -> bool:
         return any(
