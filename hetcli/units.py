@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from math import floor, log10
-from typing import Final
+from typing import Final, Literal
 
 __all__ = [
     "format_bytes",
@@ -27,6 +27,7 @@ __all__ = [
     "parse_duration",
     "parse_flops",
     "parse_rate",
+    "parse_throughput",
 ]
 
 GIB: Final = 1024**3
@@ -65,6 +66,10 @@ _RATE_BITS: Final = re.compile(rf"{_NUMBER}\s*(?P<prefix>[kKMGTP])?(?:b|bit|bits
 _DURATION: Final = re.compile(rf"{_NUMBER}\s*(?P<unit>ns|us|\u00b5s|\u03bcs|ms|s|min|h|d)")
 _COUNT: Final = re.compile(rf"{_NUMBER}\s*(?P<prefix>[kKMGTP]i?|B)?")
 _FLOPS: Final = re.compile(rf"{_NUMBER}\s*(?P<prefix>[kKMGTP])?(?:FLOP/s|FLOPS|FLOPs|flops)")
+
+_THROUGHPUT: Final = re.compile(
+    rf"{_NUMBER}\s*(?P<prefix>[kKMGTP]i?|B)?\s*(?P<what>tokens|steps)/s"
+)
 
 
 def _match(pattern: re.Pattern[str], text: str, kind: str, example: str) -> re.Match[str]:
@@ -130,6 +135,18 @@ def parse_flops(text: str) -> float:
     """FLOP/s from `312TFLOP/s` or `1.98PFLOPS`. Raises ValueError otherwise."""
     found = _match(_FLOPS, text, "compute rate", "312TFLOP/s")
     return _float(_exact(found, _PREFIXES[found["prefix"] or ""]), text)
+
+
+def parse_throughput(text: str) -> tuple[float, Literal["tokens", "steps"]]:
+    """Tokens or optimizer steps a second, and which: `400k tokens/s` or `0.2 steps/s`.
+
+    Raises ValueError on a bare number: it could be either.
+    """
+    example = "400k tokens/s or 0.2 steps/s"
+    found = _match(_THROUGHPUT, text, "throughput", example)
+    prefix = found["prefix"] or ""
+    value = _float(_exact(found, 10**9 if prefix == "B" else _PREFIXES[prefix]), text)
+    return value, "tokens" if found["what"] == "tokens" else "steps"
 
 
 def _significant(value: float) -> float:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from hetcli.cli import limits
 from hetcli.cli import options as common
 from hetcli.cli.command import command
 from hetcli.cli.output import Output
@@ -37,6 +38,14 @@ def register(app: typer.Typer) -> None:
         micro_batch: common.MicroBatch = None,
         recompute: common.RecomputeOption = None,
         zero_stage: common.ZeroStage = None,
+        tokens: limits.Tokens = None,
+        max_cost_per_step: limits.MaxCost = None,
+        min_throughput: limits.MinThroughput = None,
+        max_nodes: limits.MaxNodes = None,
+        quota: limits.QuotaOption = None,
+        pareto: Annotated[
+            bool, typer.Option("--pareto", help="Also find the front of time against money.")
+        ] = False,
         top: Annotated[int, typer.Option("--top", min=1, max=100, help="Plans to list.")] = 5,
         out: common.Out = None,
     ) -> None:
@@ -57,6 +66,7 @@ def register(app: typer.Typer) -> None:
             attention=attention,
             memory_margin=memory_margin,
             objective=objective,
+            tokens=limits.tokens_of(tokens),
         )
         options = PlanOptions(
             target=target.value,
@@ -69,6 +79,13 @@ def register(app: typer.Typer) -> None:
             micro_batch_size=micro_batch,
             recompute=value_of(recompute),
             zero_stage=zero_stage,
+            pareto=pareto,
             top=top,
+            **limits.given_limits(
+                min_throughput=min_throughput,
+                quota=quota,
+                max_cost_per_step=max_cost_per_step,
+                max_nodes=max_nodes,
+            ),
         )
         show_plan(output, search(options=options, **inputs), out)

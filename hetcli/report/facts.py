@@ -95,6 +95,11 @@ def answer_rows(plan: Plan) -> list[tuple[str, str]]:
         )
     else:
         rows.append(("money", "unknown: a node that is used has no price_per_hour"))
+    if predicted.training_time_s is not None:
+        whole = f"{format_duration(predicted.training_time_s)} for the whole token budget"
+        if predicted.training_cost is not None:
+            whole += f", {format_money(predicted.training_cost)}"
+        rows.append(("training", whole))
     rows.append(("optimum", certificate(plan)))
     rows.append(
         (

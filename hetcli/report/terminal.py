@@ -15,7 +15,7 @@ from rich.text import Text
 from hetcli.report import facts
 from hetcli.report.tables import heading, indented, pairs, table
 from hetcli.spec.plan import Alternative, Plan
-from hetcli.units import format_bytes, format_count, format_duration
+from hetcli.units import format_bytes, format_count, format_duration, format_money
 
 __all__ = ["plan_view"]
 
@@ -34,6 +34,9 @@ def plan_view(plan: Plan, *, verbose: bool = False) -> Iterator[RenderableType]:
     if plan.alternatives:
         yield heading("Best plans")
         yield indented(_alternatives(plan.alternatives))
+    if plan.front:
+        yield heading("Time against money")
+        yield indented(_front(plan.front))
     yield heading("Stages")
     yield indented(_stages(plan))
     yield heading("Memory of the fullest device of each stage")
@@ -81,6 +84,25 @@ def _alternatives(alternatives: Sequence[Alternative]) -> Table:
             Text(entry.bound_by),
             Text(entry.worst_device),
             free,
+        )
+    return made
+
+
+def _front(front: Sequence[Alternative]) -> Table:
+    """Every plan with a bar of what its step costs, the dearest one being the longest."""
+    made = table(
+        "", "mapping", "step", "tokens/s", "a step", "", numbers=("step", "tokens/s", "a step")
+    )
+    dearest = max(entry.cost_per_step or 0.0 for entry in front)
+    for entry in front:
+        cost = entry.cost_per_step or 0.0
+        made.add_row(
+            str(entry.rank),
+            Text(entry.mapping),
+            format_duration(entry.step_time_s),
+            format_count(entry.tokens_per_s),
+            format_money(cost),
+            Text("█" * max(1, round(cost / dearest * BAR_WIDTH)), style="cyan"),
         )
     return made
 

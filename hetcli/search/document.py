@@ -19,6 +19,7 @@ from hetcli.perf.configuration import (
 )
 from hetcli.perf.hardware import Hardware
 from hetcli.perf.prediction import Breakdown, Prediction
+from hetcli.search.options import Asked
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.plan import (
@@ -59,6 +60,8 @@ def plan_document(
     pruned: Mapping[str, int],
     complete: bool,
     notes: Sequence[str] = (),
+    front: Sequence[Alternative] = (),
+    asked: Mapping[str, Asked] | None = None,
 ) -> Plan:
     """Everything that is known of a configuration as one document."""
     used = set(configuration.devices)
@@ -74,9 +77,10 @@ def plan_document(
         target=target,
         parallelism=parallelism(configuration),
         stages=_stages(configuration, hardware),
-        predicted=_predicted(configuration, prediction, hardware),
+        predicted=_predicted(configuration, prediction, hardware, workload),
         certificate=certificate,
         alternatives=tuple(alternatives),
+        front=tuple(front),
         search=Search(
             space=space,
             seen=seen,
@@ -84,6 +88,7 @@ def plan_document(
             pruned=dict(sorted(pruned.items())),
             complete=complete,
             idle_devices=idle,
+            asked=dict(asked or {}),
         ),
         assumptions=prediction.assumptions,
         notes=(*configuration.notes, *notes),
@@ -157,10 +162,11 @@ def _stages(configuration: Configuration, hardware: Hardware) -> tuple[PlanStage
 
 
 def _predicted(
-    configuration: Configuration, prediction: Prediction, hardware: Hardware
+    configuration: Configuration, prediction: Prediction, hardware: Hardware, workload: Pretrain
 ) -> Predicted:
     tokens = configuration.global_batch * configuration.sequence
     cost = prediction.cost_per_step
+    steps = None if workload.tokens is None else -(-workload.tokens // tokens)
     return Predicted(
         step_time_s=prediction.step_time_s,
         tokens_per_s=prediction.tokens_per_s,
@@ -206,6 +212,8 @@ def _predicted(
             for device in entry.devices
         ),
         origin=prediction.origin,
+        training_time_s=None if steps is None else steps * prediction.step_time_s,
+        training_cost=None if steps is None or cost is None else steps * cost,
     )
 
 

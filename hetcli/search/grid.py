@@ -37,6 +37,7 @@ from hetcli.search.evaluate import (
 from hetcli.search.families import Problem, families, precisions
 from hetcli.search.layout import Degrees, Layout, configuration
 from hetcli.search.limits import Limits, Rooms
+from hetcli.search.requirements import Requirements
 from hetcli.search.shapes import shapes
 
 __all__ = ["Found", "Grid", "Scored"]
@@ -102,6 +103,7 @@ class Grid:
     problem: Problem
     costing: Costing = field(init=False)
     limits: Limits = field(init=False)
+    requirements: Requirements = field(init=False)
     plans: list[Scored] = field(default_factory=list)
     pruned: Counter[str] = field(default_factory=Counter)
     seen: int = 0
@@ -116,6 +118,10 @@ class Grid:
         problem = self.problem
         self.costing = Costing(problem.model, problem.workload, problem.hardware, problem.pools)
         self.limits = Limits(problem.model, problem.workload)
+        self.requirements = Requirements(
+            problem.options, problem.workload, problem.hardware, problem.pools
+        )
+        self.requirements.check()
         if problem.workload.objective == "cost":
             _check_prices(problem)
 
@@ -178,14 +184,13 @@ class Grid:
     # --- degrees --------------------------------------------------------------------------------
 
     def _most_stages(self, degrees: Degrees) -> Ints:
-        return np.array(
-            [
-                pool.group_count(degrees.tensor) // degrees.members
-                if self.costing.runs(degrees, pool)
-                else 0
-                for pool in self.problem.pools
-            ]
-        )
+        held = [
+            pool.group_count(degrees.tensor) // degrees.members
+            if self.costing.runs(degrees, pool)
+            else 0
+            for pool in self.problem.pools
+        ]
+        return np.minimum(held, self.requirements.most_stages(degrees))
 
     def _unit_seconds(self, degrees: Degrees) -> Floats:
         """Seconds of one unit layer on every pool; infinite where the family cannot run."""
@@ -205,13 +210,18 @@ class Grid:
             return np.inf
         unit = self._unit_seconds(degrees)
         micro_batches = self._micro_batches(degrees)
-        if self.problem.workload.objective == "cost":
-            # Whatever the shape, every layer is computed somewhere, at no less than that price.
-            price = np.array([self._price(index, degrees) for index in range(len(most))])
-            return float(micro_batches * self.layers * (unit * price)[most > 0].min())
-        return family_bound(
+        # Whatever the shape, every layer is computed somewhere, at no less than that price.
+        prices = [
+            self._price(index, degrees) * unit[index] for index in map(int, np.flatnonzero(most))
+        ]
+        dollars = micro_batches * self.layers * min(prices)
+        seconds = family_bound(
             unit, most, self.layers, micro_batches, self.problem.options.pipeline_parallel
         )
+        bounds = np.array([seconds]), np.array([dollars])
+        if not self.requirements.keep_bounds(*bounds, self.pruned).all():
+            return np.inf
+        return seconds if self.problem.workload.objective == "throughput" else dollars
 
     def _micro_batches(self, degrees: Degrees) -> int:
         return self.problem.workload.global_batch // (degrees.micro_batch_size * degrees.data)
@@ -227,6 +237,11 @@ class Grid:
         """What is minimised: the seconds, or the dollars of the devices in them."""
         if self.problem.workload.objective == "throughput":
             return seconds
+        return self._dollars(seconds, degrees, order, counts)
+
+    def _dollars(
+        self, seconds: Floats, degrees: Degrees, order: Sequence[int], counts: Ints
+    ) -> Floats:
         price = np.array([self._price(index, degrees) for index in order])
         dollars: Floats = seconds * (counts @ price)
         return dollars
@@ -252,10 +267,16 @@ class Grid:
             self.seen += len(counts)
             roomy = counts[rooms.layers(order, counts) >= self.layers]
             self.pruned["memory of the pools"] += len(counts) - len(roomy)
+            roomy = roomy[self.requirements.keep_shapes(degrees, order, roomy, self.pruned)]
             if not len(roomy):
                 continue
             pipeline, after = shape_bounds(family, unit, self.layers, order, roomy)
-            bounds = self._value(pipeline + after, degrees, order, roomy)
+            dollars = self._dollars(pipeline + after, degrees, order, roomy)
+            kept = self.requirements.keep_bounds(pipeline + after, dollars, self.pruned)
+            if not kept.any():
+                continue
+            roomy, after = roomy[kept], after[kept]
+            bounds = self._value(pipeline[kept] + after, degrees, order, roomy)
             depths = roomy.sum(axis=1)
             for depth in np.unique(depths):
                 same = np.flatnonzero(depths == depth)
@@ -331,6 +352,10 @@ class Grid:
         )
         if prediction.worst_device.headroom_bytes < problem.workload.memory_margin:
             self.pruned["memory of a stage"] += 1
+            return
+        broken = self.requirements.broken_by(whole, prediction)
+        if broken is not None:
+            self.pruned[broken] += 1
             return
         value = prediction.step_time_s
         if problem.workload.objective == "cost":

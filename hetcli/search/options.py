@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from hetcli.perf.configuration import Framework, Offload, ScheduleName
 from hetcli.spec.plan import Target
 from hetcli.spec.workload import RecomputeChoice
 
-__all__ = ["EstimateRequest", "PlanOptions", "framework_of"]
+__all__ = ["Asked", "EstimateRequest", "PlanOptions", "asked", "framework_of", "options_of"]
+
+# What an option says: a number, a word, or a number for each of several names.
+Asked = int | float | str | dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,15 @@ class PlanOptions:
     recompute: RecomputeChoice | None = None
     zero_stage: int | None = None
     offload: Offload = "none"
+    # What a step may cost (dollars), how fast the job must be at least, and what it may use: the
+    # quotas are pairs of a device type, fabric, zone or region and a number of devices.
+    max_cost_per_step: float | None = None
+    min_steps_per_s: float | None = None
+    min_tokens_per_s: float | None = None
+    max_nodes: int | None = None
+    quotas: tuple[tuple[str, int], ...] = ()
+    # Whether to look for the front of time against money too.
+    pareto: bool = False
     top: int = 5
     time_limit_s: float | None = None
 
@@ -56,6 +69,30 @@ class EstimateRequest:
     zero_stage: int | None = None
     offload: Offload | None = None
     sequence_parallel: bool | None = None
+
+
+# Options that do not change which plans there are, or that the plan states elsewhere.
+_NOT_ASKED = frozenset({"target", "top", "time_limit_s", "pareto", "compare"})
+
+
+def asked(options: PlanOptions) -> dict[str, Asked]:
+    """What the options fix or limit, by name, as it stands in a plan."""
+    values: dict[str, Any] = {
+        each.name: getattr(options, each.name)
+        for each in fields(options)
+        if each.name not in _NOT_ASKED and getattr(options, each.name) != each.default
+    }
+    if options.quotas:
+        values["quotas"] = dict(options.quotas)
+    return values
+
+
+def options_of(target: Target, asked: Mapping[str, Any]) -> PlanOptions:
+    """The options of a plan for `target` again: the inverse of `asked`."""
+    values = dict(asked)
+    if "quotas" in values:
+        values["quotas"] = tuple(values["quotas"].items())
+    return PlanOptions(target=target, **values)
 
 
 def framework_of(target: Target) -> Framework:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hetcli.perf.resolve import resolve
 from hetcli.search.document import alternative, plan_document
 from hetcli.search.families import Problem, check_request
+from hetcli.search.front import front
 from hetcli.search.grid import Found, Grid, Scored
 from hetcli.search.miss import infeasible, nearest_miss
-from hetcli.search.options import PlanOptions
+from hetcli.search.options import PlanOptions, asked
 from hetcli.search.pools import pools
+from hetcli.search.relax import unsatisfied
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.plan import Certificate, Plan
@@ -33,7 +36,8 @@ def plan(
     check_request(problem)
     found = Grid(problem).run()
     if not found.plans:
-        raise infeasible(problem, found.pruned, found.seen, nearest_miss(problem))
+        refused = unsatisfied(problem)
+        raise refused or infeasible(problem, found.pruned, found.seen, nearest_miss(problem))
     best = found.plans[0]
     ranked = _distinct(found, problem.options.top)
     return plan_document(
@@ -55,7 +59,22 @@ def plan(
         pruned=found.pruned,
         complete=found.complete,
         notes=list(_notes(problem, best)),
+        front=[
+            alternative(rank, each.configuration, each.prediction)
+            for rank, each in enumerate(_front(problem, best), start=1)
+        ],
+        asked=asked(problem.options),
     )
+
+
+def _front(problem: Problem, best: Scored) -> list[Scored]:
+    """The plans that `--pareto` asks for; they start with the fastest one."""
+    if not problem.options.pareto:
+        return []
+    if problem.workload.objective != "throughput":
+        workload = problem.workload.model_copy(update={"objective": "throughput"})
+        best = Grid(replace(problem, workload=workload)).run().plans[0]
+    return front(problem, best)
 
 
 def _distinct(found: Found, top: int) -> list[Scored]:

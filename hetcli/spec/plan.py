@@ -147,6 +147,9 @@ class Predicted(Record):
     stages: tuple[PredictedStage, ...]
     devices: tuple[PredictedDevice, ...]
     origin: Origin
+    # Of the whole token budget, where the workload gives one.
+    training_time_s: float | None = None
+    training_cost: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -181,7 +184,10 @@ class Alternative(Record):
 
 
 class Search(Record):
-    """What the search looked at: candidates seen, pruned by each rule, scored in full."""
+    """What the search looked at: candidates seen, pruned by each rule, scored in full.
+
+    `asked` has what the user fixed or limited, by the name of the option.
+    """
 
     space: Literal["grid", "free", "given"]
     seen: Count
@@ -189,6 +195,7 @@ class Search(Record):
     pruned: dict[str, Count]
     complete: bool
     idle_devices: tuple[PlanDevice, ...] = ()
+    asked: dict[str, int | float | str | dict[str, Count]] = {}
 
 
 class Plan(Document):
@@ -203,6 +210,8 @@ class Plan(Document):
     predicted: Predicted
     certificate: Certificate
     alternatives: tuple[Alternative, ...]
+    # No plan is both faster and cheaper than one of these, fastest first; where it was asked for.
+    front: tuple[Alternative, ...] = ()
     search: Search
     assumptions: tuple[str, ...]
     notes: tuple[str, ...] = ()
