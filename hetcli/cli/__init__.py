@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from hetcli.cli import (
+    compare,
     doctor,
     estimate,
     export,
@@ -19,6 +20,7 @@ from hetcli.cli import (
     models,
     plan,
     profile,
+    report,
     schema,
 )
 
@@ -31,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for module in (profile, plan, estimate, export, gpus, models, schema, doctor):
+for module in (profile, plan, estimate, export, report, compare, gpus, models, schema, doctor):
     module.register(app)
 
 

@@ -91,12 +91,16 @@ class Output:
 
     def save(self, path: str, document: Any, *, quiet: bool = False) -> None:
         """Write a document as JSON to `path`, or to stdout when it is `-`."""
+        self.save_text(path, _as_json(document), quiet=quiet)
+
+    def save_text(self, path: str, text: str, *, quiet: bool = False) -> None:
+        """Write text to `path`, or to stdout when it is `-`."""
         if path == "-":
-            self.write(_as_json(document))
+            self.write(text)
             return
         from hetcli.spec.source import write_text_atomically
 
-        write_text_atomically(path, _as_json(document))
+        write_text_atomically(path, text)
         if not quiet:
             self.note(f"wrote {path}")
 

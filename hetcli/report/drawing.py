@@ -32,7 +32,8 @@ def linear_axis(values: Iterable[float], length: float, *, count: int = 5) -> Ax
     known = list(values)
     low, high = min(known), max(known)
     room = (high - low) * 0.1 or abs(high) * 0.1 or 1.0
-    low, high = low - room, high + room
+    # What cannot be negative gets no axis below zero.
+    low, high = max(low - room, 0.0) if low >= 0 else low - room, high + room
     step = _round_step((high - low) / count)
     first = math.ceil(low / step)
     ticks = (step * at for at in range(first, math.floor(high / step) + 1))

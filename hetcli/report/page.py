@@ -179,10 +179,12 @@ class _Scatter:
 
 def _scatter(found: Trade) -> _Scatter:
     width, height = _PLOT
-    across = linear_axis([each.value for each in found.choices], width)
+    # Round numbers of bytes are those of GiB.
+    unit = 1.0 if found.against == "cost" else float(units.GIB)
+    across = linear_axis([each.value / unit for each in found.choices], width)
     up = linear_axis([each.tokens_per_s for each in found.choices], height)
     points = tuple(
-        (each, across.at(each.value), round(height - up.at(each.tokens_per_s), 2))
+        (each, across.at(each.value / unit), round(height - up.at(each.tokens_per_s), 2))
         for each in found.choices
     )
     front = sorted((x, y) for each, x, y in points if each.best)

@@ -61,12 +61,14 @@
     const paths = {};
     const add = (kind, path) => { paths[kind] = (paths[kind] || "") + path; };
     const labels = [];
+    let drawn = 0;
     chain.stages.forEach((stage, row) => {
       const top = row * tall + 2, height = tall - 4;
       add("idle", box(x(0), x(step.pipeline_end), top, height));
       for (let i = firstAfter(stage, from); i < stage.starts.length && stage.starts[i] < to; i++) {
         const left = x(stage.starts[i]), right = x(stage.ends[i]);
         add(stage.kinds[i], box(left, right, top, height));
+        drawn++;
         if (right - left > 20 && labels.length < 2000) {
           labels.push([(Math.max(left, GUTTER) + Math.min(right, width())) / 2, top + height / 2 + 4, stage.micro_batches[i]]);
         }
@@ -81,6 +83,8 @@
       const [top, height] = chain.overlap ? [tall * 0.72, tall * 0.2] : [2, tall - 4];
       add("S", box(x(sent.starts[i]), x(sent.ends[i]), row * tall + top, height));
     }
+    // Outlines would hide works of a few pixels.
+    svg.classList.toggle("fine", drawn * 4 > (width() - GUTTER) * chain.stages.length);
     if (paths.idle) svg.append(element("path", { d: paths.idle, fill: "url(#hatch)" }));
     delete paths.idle;
     for (const kind in paths) svg.append(element("path", { d: paths[kind], class: `t${kind}` }));

@@ -1,0 +1,101 @@
+"""`hetcli report`: a plan as a page, as Markdown, as a trace, or in the terminal."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hetcli.cli.command import command
+from hetcli.cli.output import Output
+from hetcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from hetcli.report.forms import Report
+
+
+class Form(StrEnum):
+    """What to write."""
+
+    text = "text"
+    html = "html"
+    md = "md"
+    trace = "trace"
+
+
+_SUFFIXES = {".html": Form.html, ".htm": Form.html, ".md": Form.md, ".json": Form.trace}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+
+    @command(app, "report")
+    def report(
+        output: Output,
+        plan: Annotated[str, typer.Argument(metavar="PLAN", help="plan.json, or - for stdin.")],
+        out: Annotated[
+            list[str] | None,
+            typer.Option(
+                "-o",
+                "--output",
+                metavar="FILE",
+                help="report.html, report.md or trace.json; may be repeated.",
+            ),
+        ] = None,
+        form: Annotated[
+            Form | None, typer.Option("--format", help="Default: what the file's suffix says.")
+        ] = None,
+        profile: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--profile", metavar="FILE", help="Show a profile.json too; may be repeated."
+            ),
+        ] = None,
+    ) -> None:
+        """Explain a plan: as one offline HTML file, Markdown, a Perfetto trace, or right here."""
+        from hetcli.perf.resolve import resolve
+        from hetcli.report.forms import Report
+        from hetcli.search.replay import replay
+        from hetcli.spec.plan import Plan
+        from hetcli.spec.profile import Profile
+        from hetcli.spec.source import read_document
+
+        read = read_document(plan, Plan)
+        hardware = resolve(read.inputs.cluster)
+        made = Report(
+            read,
+            replay(read, hardware),
+            hardware,
+            profiles=tuple(read_document(each, Profile) for each in profile or ()),
+        )
+        if made.disagreement:
+            output.warn(made.disagreement)
+        for path in out or ():
+            output.save_text(path, _written(made, form or _form_of(path)))
+        if not out and form in (None, Form.text):
+            output.result(made.document, *made.view(verbose=output.verbose))
+        elif not out and form is not None:
+            output.write(_written(made, form))
+        elif output.json:
+            output.result(made.document)
+
+
+def _form_of(path: str) -> Form:
+    form = Form.text if path == "-" else _SUFFIXES.get(Path(path).suffix.lower())
+    if form is None:
+        raise UsageError(
+            f"-o {path}",
+            why="the suffix does not say which form the report is to have",
+            fix="name it .html, .md or .json (a trace), or give --format",
+        )
+    return form
+
+
+def _written(made: Report, form: Form) -> str:
+    if form is Form.html:
+        return made.html()
+    if form is Form.md:
+        return made.markdown()
+    return made.trace() if form is Form.trace else made.text()
