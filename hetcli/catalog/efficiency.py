@@ -22,12 +22,14 @@ from hetcli.spec.base import Name, Origin, Record
 
 __all__ = [
     "Efficiency",
+    "EfficiencyTable",
     "FrameworkCost",
     "MatmulCurve",
     "Term",
     "efficiency_from",
     "efficiency_of",
     "framework_cost",
+    "shipped_efficiency",
 ]
 
 Share = Annotated[float, Field(gt=0, le=1.5)]
@@ -91,31 +93,49 @@ class FrameworkCost(Record):
     (casts, gradient accumulation); `host_layer_s` the time that the host needs to launch a layer's
     forward pass: a device that is faster waits for it. `tensor_exposed` is the share of the
     tensor-parallel collectives that stays visible when they are overlapped with the products.
+    `attention_after_ampere` is the rate of its attention kernel over the vendor's own on cards
+    newer than the kernel. ZeRO-3 gathers reach the share `gather` of a link's rate, and the share
+    `gather_exposed` of them delays the computation even where that is longer. `routed` multiplies
+    what routed experts cost: routing, permutation, grouped products and their all-to-alls.
+
+    A framework may have several entries: each holds from its release `since` on, the one without
+    from the beginning.
     """
 
     name: Literal["megatron", "deepspeed", "fsdp"]
+    since: Name | None = None
     elementwise: Term
     weight_bytes: Term
     host_layer_s: Term
     tensor_exposed: Term
+    attention_after_ampere: Term
+    gather: Term
+    gather_exposed: Term
+    routed: Term
 
 
-class _Table(Record):
+class EfficiencyTable(Record):
+    """Every device that something was fitted for, and every framework."""
+
     devices: tuple[Efficiency, ...]
     frameworks: tuple[FrameworkCost, ...]
 
 
 @cache
-def _table() -> _Table:
+def shipped_efficiency() -> EfficiencyTable:
+    """The table that comes with hetcli."""
     text = resources.files("hetcli.catalog").joinpath("efficiency.yaml").read_text("utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return _Table.model_validate(yaml.load(text, Loader=loader), strict=False)
+    return EfficiencyTable.model_validate(yaml.load(text, Loader=loader), strict=False)
 
 
-@cache
-def framework_cost(framework: Literal["megatron", "deepspeed", "fsdp"]) -> FrameworkCost:
-    """The terms of a framework."""
-    return next(entry for entry in _table().frameworks if entry.name == framework)
+def framework_cost(
+    entries: Sequence[FrameworkCost], framework: str, release: str | None = None
+) -> FrameworkCost:
+    """The terms of a framework's release; without one, of its latest."""
+    own = [entry for entry in entries if entry.name == framework]
+    reached = [entry for entry in own if release is None or (entry.since or "") <= release]
+    return max(reached or own, key=lambda entry: entry.since or "")
 
 
 def efficiency_of(gpu: Gpu) -> Efficiency:
@@ -124,7 +144,7 @@ def efficiency_of(gpu: Gpu) -> Efficiency:
     The nearest one is of the same vendor if any is, then of the nearest compute capability, then
     of the nearest peak.
     """
-    return efficiency_from(gpu, _table().devices)
+    return efficiency_from(gpu, shipped_efficiency().devices)
 
 
 def efficiency_from(gpu: Gpu, entries: Sequence[Efficiency]) -> Efficiency:
@@ -139,6 +159,11 @@ def efficiency_from(gpu: Gpu, entries: Sequence[Efficiency]) -> Efficiency:
                 matmul.setdefault(dtype, _assumed(entry).matmul[dtype])
             if dtype in entry.sustained:
                 sustained.setdefault(dtype, _assumed(entry).sustained[dtype])
+        if dtype not in matmul or dtype not in sustained:
+            # Nobody measured it anywhere: the share of the 16-bit products is the best guess.
+            stand_in = next(each for each in ("bf16", "fp16", *matmul) if each in matmul)
+            matmul.setdefault(dtype, _assumed(own).matmul[stand_in])
+            sustained.setdefault(dtype, _assumed(own).sustained[stand_in])
     return own.model_copy(update={"name": gpu.name, "matmul": matmul, "sustained": sustained})
 
 

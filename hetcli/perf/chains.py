@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hetcli.perf.communication import ELEMENT_BYTES, p2p_s
+from hetcli.perf.communication import p2p_s, wire_element_bytes
 from hetcli.perf.configuration import Configuration, DeviceId, Pipeline, Replica, Stage
 from hetcli.perf.hardware import Hardware, Node
 from hetcli.perf.stage import Costs, Pass, ReplicaTime, replica_time
@@ -46,7 +46,7 @@ def edge_bytes(configuration: Configuration, model: Model, stage: Stage, replica
     """
     copies = 1 if configuration.sequence_parallel else stage.tensor_parallel
     elements = replica.micro_batch_size * configuration.sequence * model.hidden_size
-    return float(elements * ELEMENT_BYTES[configuration.precision] * copies)
+    return float(elements * wire_element_bytes(configuration) * copies)
 
 
 def chains(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hetcli.perf.configuration import Shape
+from hetcli.perf.configuration import Configuration, Shape
 from hetcli.perf.hardware import LinkCurve
 from hetcli.spec.model.architecture import Layer, Model, MoeFeedForward
 
@@ -27,10 +27,16 @@ __all__ = [
     "layer_communication",
     "p2p_s",
     "reduce_scatter_s",
+    "wire_element_bytes",
 ]
 
 # Bytes of an activation element on the wire; fp8 training still sends bf16.
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 2}
+
+
+def wire_element_bytes(user: Shape | Configuration) -> int:
+    """Bytes of one element of an activation or gradient on the wire."""
+    return ELEMENT_BYTES[user.wire_precision or user.precision]
 
 
 def p2p_s(nbytes: float, link: LinkCurve, senders: int = 1) -> float:
@@ -89,7 +95,10 @@ class Group:
 def _edges_s(volume: float, nbytes: float, group: Group) -> float:
     """Seconds for `volume` bytes over the slowest edge of the ring, `nbytes` being the message."""
     inner = group.intra
-    sharing = group.senders if inner.shared else 1
+    # Around a ring all ranks send at once: over PCIe in pairs through the same bridges, so that a
+    # ring of four gets half of what two alone get, one of eight a quarter (NCCL tests of 2, 4 and 8
+    # L40S and RTX PRO 6000 lie at 0.25 and 0.07, 0.69 and 0.64; their geometric mean is 0.4, 0.2).
+    sharing = group.senders * max(group.per_node / 2, 1) if inner.shared else 1
     seconds = volume * sharing / inner.bandwidth(nbytes) if group.per_node > 1 else 0.0
     if group.inter is not None and group.nodes > 1:
         sharing = group.senders if group.inter.shared else 1
@@ -169,7 +178,7 @@ def layer_communication(
     full recomputation. Context parallel: keys and values travel around the ring, their gradients
     too. Expert parallel: dispatch and combine are all-to-alls of the routed tokens.
     """
-    size = ELEMENT_BYTES[shape.precision]
+    size = wire_element_bytes(shape)
     tokens = shape.micro_batch_size * shape.sequence / shape.context_parallel
     activations = tokens * model.hidden_size * size
     again = 2 if shape.recompute == "full" else 1
@@ -201,7 +210,7 @@ def layer_communication(
 def _key_value_bytes(layer: Layer, tokens: float, shape: Shape) -> float:
     attention = layer.attention
     assert attention is not None
-    whole = tokens * shape.context_parallel * ELEMENT_BYTES[shape.precision]
+    whole = tokens * shape.context_parallel * wire_element_bytes(shape)
     if attention.kind == "gqa":
         return whole * 2 * max(attention.kv_heads / shape.tensor_parallel, 1) * attention.head_dim
     heads = attention.heads / shape.tensor_parallel

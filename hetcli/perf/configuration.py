@@ -124,6 +124,8 @@ class Configuration:
     sequence: int
     precision: TrainingPrecision
     framework: Framework = "megatron"
+    # Release of the framework's container or package (NeMo's year.month); None: the latest known.
+    framework_release: str | None = None
     context_parallel: int = 1
     expert_parallel: int = 1
     expert_tensor_parallel: int = 1
@@ -135,6 +137,10 @@ class Configuration:
     overlap_param_gather: bool = True
     # Tensor-parallel collectives beside the products (Megatron-LM's --tp-comm-overlap).
     overlap_tensor_parallel: bool = False
+    # Whether fp32 products may run on the tf32 units (torch.backends.cuda.matmul.allow_tf32).
+    allow_tf32: bool = False
+    # What activations and gradients are on the wire, where that is not the training precision.
+    wire_precision: TrainingPrecision | None = None
     # The attention kernel asked for; "auto" takes the best one that each device type has.
     attention: Literal["auto", "flash", "unfused"] = "auto"
     notes: tuple[str, ...] = field(default=())
@@ -180,3 +186,6 @@ class Shape:
     sequence_parallel: bool = False
     recompute: Literal["none", "selective", "full"] = "none"
     framework: Framework = "megatron"
+    framework_release: str | None = None
+    allow_tf32: bool = False
+    wire_precision: TrainingPrecision | None = None

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hetcli.perf.communication import ELEMENT_BYTES, Group, LayerCommunication, layer_communication
+from hetcli.perf.communication import (
+    Group,
+    LayerCommunication,
+    layer_communication,
+    wire_element_bytes,
+)
 from hetcli.perf.compute import LayerTime, embedding_time, head_time, layer_time, shape_of
 from hetcli.perf.compute.rates import framework_of
 from hetcli.perf.configuration import (
@@ -100,7 +105,7 @@ def boundary_bytes(model: Model, shape: Shape) -> float:
     """Bytes of activations that one rank passes on to the next stage."""
     tokens = shape.micro_batch_size * shape.sequence / shape.context_parallel
     share = shape.tensor_parallel if shape.sequence_parallel else 1
-    return tokens * model.hidden_size * ELEMENT_BYTES[shape.precision] / share
+    return tokens * model.hidden_size * wire_element_bytes(shape) / share
 
 
 def device_group(hardware: Hardware, devices: Sequence[DeviceId], sisters: int) -> Group:
@@ -226,9 +231,8 @@ def replica_time(
     groups = _groups(configuration, stage, replica, hardware)
     forward, backward, weights = [], [], []
     origin = Origin.MEASURED
-    visible = 1.0
-    if configuration.overlap_tensor_parallel:
-        visible = framework_of(device_type, configuration.framework).tensor_exposed.value
+    cost = framework_of(device_type, configuration.framework, configuration.framework_release)
+    visible = cost.tensor_exposed.value if configuration.overlap_tensor_parallel else 1.0
     embedding, head = end_chunks(configuration.schedule, len(stage.chunks), first=first, last=last)
     for index, chunk in enumerate(stage.chunks):
         ahead, back, weight = Pass(), Pass(), 0.0
@@ -237,8 +241,8 @@ def replica_time(
             time = costs.layer(layer, own, device_type)
             wire = costs.communication(layer, own, groups.tensor, groups.context, groups.expert)
             origin = origin.weakest(time.origin)
-            ahead += _forward(time, wire, visible) * count
-            back += _backward(time, wire, visible) * count
+            ahead += _forward(time, wire, visible, cost.routed.value) * count
+            back += _backward(time, wire, visible, cost.routed.value) * count
             weight += time.weight_s * count
         ends = []
         if index == embedding:
@@ -274,22 +278,22 @@ def end_chunks(
     return (0 if first else None), (final if holds_head else None)
 
 
-def _forward(time: LayerTime, wire: LayerCommunication, visible: float) -> Pass:
+def _forward(time: LayerTime, wire: LayerCommunication, visible: float, routed: float) -> Pass:
     """Context-parallel transfers hide behind the attention core that they feed."""
     return Pass(
         time.forward_s,
         wire.tensor_forward_s * visible,
         max(0.0, wire.context_forward_s - time.core_forward_s),
-        wire.expert_forward_s,
+        wire.expert_forward_s * routed,
     )
 
 
-def _backward(time: LayerTime, wire: LayerCommunication, visible: float) -> Pass:
+def _backward(time: LayerTime, wire: LayerCommunication, visible: float, routed: float) -> Pass:
     return Pass(
         time.backward_s,
         wire.tensor_backward_s * visible,
         max(0.0, wire.context_backward_s - time.core_backward_s),
-        wire.expert_backward_s,
+        wire.expert_backward_s * routed,
     )
 
 

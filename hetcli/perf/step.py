@@ -19,7 +19,7 @@ from hetcli.spec.base import Origin
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["predict"]
+__all__ = ["micro_exposed", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ def _stage_end(
     return _StageEnd(sync, reduce_s, gather_s, update)
 
 
-def _micro_exposed(sync: Synchronisation, forward: Pass, backward: Pass) -> float:
+def micro_exposed(sync: Synchronisation, forward: Pass, backward: Pass) -> float:
     """Seconds of a micro-batch that ZeRO-3's gathers and reductions stick out of the compute."""
-    ahead = max(0.0, sync.micro_gather_s - forward.total)
-    back = max(0.0, sync.micro_gather_s + sync.micro_reduce_s - backward.total)
-    return ahead + back
+    ahead, back = sync.micro_gather_s, sync.micro_gather_s + sync.micro_reduce_s
+    least = sync.micro_exposed
+    return max(ahead * least, ahead - forward.total) + max(back * least, back - backward.total)
 
 
 def _stage_prediction(
@@ -100,7 +100,7 @@ def _stage_prediction(
     both = (forward + backward) * batches
     send = time.sending_s[index]
     busy = both.total + send
-    micro = batches * _micro_exposed(end.sync, forward, backward)
+    micro = batches * micro_exposed(end.sync, forward, backward)
     parts = Breakdown(
         compute=both.compute,
         tensor_parallel=both.tensor_parallel,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcli.perf.communication import Group, group_all_reduce_s, group_gather_s
+from hetcli.perf.compute.rates import framework_of
 from hetcli.perf.configuration import Configuration, DeviceId, Stage
 from hetcli.perf.hardware import Hardware
 from hetcli.perf.stage import device_group, layer_runs
@@ -27,6 +28,7 @@ __all__ = [
     "Holding",
     "Synchronisation",
     "exposed",
+    "gradient_bytes",
     "holding",
     "stage_parameters",
     "synchronisation",
@@ -60,6 +62,8 @@ class Synchronisation:
     gather_s: float = 0.0
     micro_gather_s: float = 0.0
     micro_reduce_s: float = 0.0
+    # The share of both that delays the computation even where that is longer.
+    micro_exposed: float = 0.0
     state_parameters: float = 0.0
 
 
@@ -115,11 +119,14 @@ def _largest_count(devices: Sequence[DeviceId]) -> int:
     return max(sum(1 for _ in run) for _, run in groupby(devices, key=lambda each: each.node))
 
 
-# Bytes on the wire for a gradient: Megatron-LM accumulates and reduces bf16 gradients in fp32
-# (`accumulate_allreduce_grads_in_fp32` is set by `--bf16`), fp16 ones in fp16; DeepSpeed and FSDP
-# reduce in the training precision.
-def _gradient_bytes(configuration: Configuration) -> int:
-    if configuration.precision == "fp32":
+def gradient_bytes(configuration: Configuration) -> int:
+    """Bytes on the wire for a gradient.
+
+    Megatron-LM accumulates and reduces bf16 gradients in fp32 (`--bf16` sets
+    `accumulate_allreduce_grads_in_fp32`), fp16 ones in fp16; DeepSpeed and FSDP reduce in the
+    training precision.
+    """
+    if (configuration.wire_precision or configuration.precision) == "fp32":
         return 4
     if configuration.framework == "megatron" and configuration.precision != "fp16":
         return 4
@@ -139,8 +146,8 @@ def synchronisation(
     """Seconds to bring a stage's gradients and parameters together, and who updates how many."""
     held = holding(stage_parameters(model, stage, first=first, last=last), configuration, stage)
     dense, expert = _rings(configuration, stage, others, hardware)
-    gradient = _gradient_bytes(configuration)
-    weight = 4 if configuration.precision == "fp32" else 2
+    gradient = gradient_bytes(configuration)
+    weight = 4 if (configuration.wire_precision or configuration.precision) == "fp32" else 2
     parts = [(held.dense, dense)]
     if held.experts:
         parts.append((held.experts, expert))
@@ -152,8 +159,17 @@ def synchronisation(
     states = sum(count / ring.ranks for count, ring in parts)
     if configuration.zero_stage < 3:
         return Synchronisation(scatter_s, gather_s, state_parameters=states)
+    cost = framework_of(
+        hardware.node_of(stage.replicas[0].devices[0]).device_type,
+        configuration.framework,
+        configuration.framework_release,
+    )
+    share = cost.gather.value
     return Synchronisation(
-        micro_gather_s=gather_s, micro_reduce_s=scatter_s, state_parameters=states
+        micro_gather_s=gather_s / share,
+        micro_reduce_s=scatter_s / share,
+        micro_exposed=cost.gather_exposed.value,
+        state_parameters=states,
     )
 
 

@@ -76,6 +76,9 @@ def shape_of(configuration: Configuration, stage: Stage, device_type: DeviceType
         sequence_parallel=configuration.sequence_parallel,
         recompute=stage.recompute.granularity,
         framework=configuration.framework,
+        framework_release=configuration.framework_release,
+        allow_tf32=configuration.allow_tf32,
+        wire_precision=configuration.wire_precision,
     )
 
 

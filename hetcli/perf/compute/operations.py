@@ -103,6 +103,8 @@ class Elementwise:
     kernels: int = 1
     # Bytes of one element where it is not the training precision's.
     element_bytes: float | None = None
+    # Whether it serves routed experts.
+    grouped: bool = False
 
 
 Operation = Matmul | Attention | Elementwise
@@ -194,10 +196,10 @@ def _feed_forward(layer: Layer, hidden: int, tokens: float, shape: Shape) -> lis
     operations: list[Operation] = [
         Matmul(own, block.experts, hidden),
         # Softmax and top-k, then gathering tokens by expert and back (weighted sum).
-        Elementwise(3 * own * block.experts, kernels=3, element_bytes=4),
-        Elementwise(4 * routed * hidden, kernels=2),
+        Elementwise(3 * own * block.experts, kernels=3, element_bytes=4, grouped=True),
+        Elementwise(4 * routed * hidden, kernels=2, grouped=True),
         Matmul(routed / experts, width * columns, hidden, count=experts, grouped=True),
-        Elementwise((columns + 1) * routed * width),
+        Elementwise((columns + 1) * routed * width, grouped=True),
         Matmul(routed / experts, hidden, width, count=experts, grouped=True),
     ]
     if block.shared_size:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
-from hetcli.catalog.efficiency import Efficiency, FrameworkCost, framework_cost
+from hetcli.catalog.efficiency import (
+    Efficiency,
+    FrameworkCost,
+    framework_cost,
+    shipped_efficiency,
+)
 from hetcli.catalog.gpu import Dtype
 from hetcli.errors import ConfigurationError
 from hetcli.perf.compute.operations import Attention, Elementwise, Matmul, Operation
@@ -26,8 +31,11 @@ CAUSAL_SHARE = 0.5
 # stored): the product writes it, softmax with scale and mask reads and writes, dropout reads and
 # writes with its mask of half the size, the second product reads it. The backward pass reads the
 # stored softmax, dropout mask and dropout output, and reads and writes the gradient three times.
+# Megatron-LM's fused softmax takes 16-bit scores only (megatron/core/fusions); what
+# PyTorch's own functions move of fp32 scores was fitted on 34 layers of V100, A100 and GH200 that
+# Sailor measured (arXiv 2504.17096, artifact).
 UNFUSED_FORWARD_PASSES = 6.5
-UNFUSED_BACKWARD_PASSES = 8.5
+UNFUSED_BACKWARD_PASSES = {2: 8.5, 4: 21.0}
 # The gradient is read beside the saved input, and written.
 ELEMENTWISE_BACKWARD = 1.5
 
@@ -44,10 +52,18 @@ def matmul_dtype(device_type: DeviceType, precision: TrainingPrecision) -> Dtype
     return precision
 
 
-def framework_of(device_type: DeviceType, framework: Framework) -> FrameworkCost:
-    """What a framework adds on these devices: as fitted for them, else as shipped."""
-    own = (each for each in device_type.frameworks if each.name == framework)
-    return next(own, None) or framework_cost(framework)
+@lru_cache(maxsize=64)
+def _shipped(framework: Framework, release: str | None) -> FrameworkCost:
+    return framework_cost(shipped_efficiency().frameworks, framework, release)
+
+
+def framework_of(
+    device_type: DeviceType, framework: Framework, release: str | None = None
+) -> FrameworkCost:
+    """What a framework's release adds on these devices: as fitted for them, else as shipped."""
+    if device_type.frameworks:
+        return framework_cost(device_type.frameworks, framework, release)
+    return _shipped(framework, release)
 
 
 @dataclass(frozen=True)
@@ -65,12 +81,18 @@ class Rates:
     @cached_property
     def framework(self) -> FrameworkCost:
         """What the framework adds."""
-        return framework_of(self.device_type, self.shape.framework)
+        return framework_of(self.device_type, self.shape.framework, self.shape.framework_release)
 
     @cached_property
     def dtype(self) -> Dtype:
         """Dtype of the projections."""
-        return matmul_dtype(self.device_type, self.shape.precision)
+        return self._dtype(self.shape.precision)
+
+    def _dtype(self, precision: TrainingPrecision) -> Dtype:
+        tf32 = precision == "fp32" and self.shape.allow_tf32
+        if tf32 and self.device_type.gpu.supports("tf32"):
+            return "tf32"
+        return matmul_dtype(self.device_type, precision)
 
     @cached_property
     def origin(self) -> Origin:
@@ -128,16 +150,20 @@ class Rates:
         """Scores, softmax and values."""
         # Scores are computed in 16 bit also when the projections run in fp8.
         precision = "bf16" if self.shape.precision == "fp8" else self.shape.precision
-        dtype = matmul_dtype(self.device_type, precision)
+        dtype = self._dtype(precision)
         curve = self.shares.matmul[dtype]
         if self.shape.kernel == "flash":
             share = (self.shares.attention_backward if backward else self.shares.attention).value
+            if self.device_type.gpu.supports("fp8"):
+                share *= self.framework.attention_after_ampere.value
             work = operation.flops * (CAUSAL_SHARE if operation.causal else 1)
             work *= FUSED_BACKWARD if backward else 1
             rate = self._peak(dtype) * share * self.shares.sustained[dtype].value
             nbytes = operation.elements * self._element * (2 if backward else 1)
             return max(work / rate, nbytes / self._streaming) + curve.launch_s
-        passes = UNFUSED_BACKWARD_PASSES if backward else UNFUSED_FORWARD_PASSES
+        passes = UNFUSED_FORWARD_PASSES
+        if backward:
+            passes = UNFUSED_BACKWARD_PASSES[self._element]
         products = 2 if backward else 1
         rate = self._peak(dtype) * curve.compute * self.shares.sustained[dtype].value
         moved = passes * operation.scores + products * operation.elements
@@ -157,7 +183,12 @@ class Rates:
         """The part of the backward pass that computes the gradient of the weight."""
         if not isinstance(operation, Matmul):
             return 0.0
-        return self.weight_gradient_s(operation) * self.device_type.slowdown
+        return self.weight_gradient_s(operation) * self._pace(operation)
+
+    def _pace(self, operation: Operation) -> float:
+        """What every kernel's seconds are multiplied by."""
+        routed = isinstance(operation, Matmul | Elementwise) and operation.grouped
+        return self.device_type.slowdown * (self.framework.routed.value if routed else 1)
 
     def forward_s(self, operation: Operation) -> float:
         """Any kernel in the forward pass, on this device type's health."""
@@ -167,7 +198,7 @@ class Rates:
             seconds = self.attention_s(operation)
         else:
             seconds = self.elementwise_s(operation)
-        return seconds * self.device_type.slowdown
+        return seconds * self._pace(operation)
 
     def backward_s(self, operation: Operation) -> float:
         """The gradients of any kernel, on this device type's health."""
@@ -177,4 +208,4 @@ class Rates:
             seconds = self.attention_s(operation, backward=True)
         else:
             seconds = self.elementwise_s(operation, backward=True)
-        return seconds * self.device_type.slowdown
+        return seconds * self._pace(operation)

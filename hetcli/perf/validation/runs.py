@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from hetcli.catalog.hardware import find_gpu
+from hetcli.catalog.hardware import find_gpu, find_link
 from hetcli.perf.configuration import (
     Configuration,
     DeviceId,
@@ -28,7 +28,7 @@ from hetcli.perf.hardware import Hardware
 from hetcli.perf.resolve import resolve
 from hetcli.perf.validation.models import model_of
 from hetcli.perf.validation.table import Row
-from hetcli.spec.cluster import Cluster, Nic, NodeGroup
+from hetcli.spec.cluster import Cluster, IntraLink, Nic, NodeGroup
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.workload import Pretrain
 from hetcli.units import format_rate_exact
@@ -67,6 +67,11 @@ class Run:
     hardware: Hardware
     measured_s: float
     measured_peak_bytes: float | None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for runs that must be predicted equally."""
+        return self.model, self.configuration, self.hardware
 
 
 def run_of(row: Row) -> Run:
@@ -117,11 +122,15 @@ def _hardware(row: Row) -> Hardware:
     rack = find_gpu(name).name in _RACK
     if rack:
         per_node = RACK_DEVICES
-    return _cluster(name, devices, min(per_node, devices), row.text("interconnect_inter") or "")
+    network = row.text("interconnect_inter") or ""
+    inside = re.search(r"PCIe \(script: (\d+) Gb/s\)", row.text("interconnect_intra") or "")
+    return _cluster(
+        name, devices, min(per_node, devices), network, float(inside[1]) * 1e9 / 8 if inside else 0
+    )
 
 
 @lru_cache(maxsize=1024)
-def _cluster(gpu: str, devices: int, per_node: int, network: str) -> Hardware:
+def _cluster(gpu: str, devices: int, per_node: int, network: str, intra_rate: float) -> Hardware:
     if devices % per_node:
         per_node = next(size for size in range(per_node, 0, -1) if devices % size == 0)
     rate, count = _nics(network, find_gpu(gpu).architecture, per_node)
@@ -130,12 +139,17 @@ def _cluster(gpu: str, devices: int, per_node: int, network: str) -> Hardware:
         kind = "ethernet"
     if "Slingshot" in network:
         kind = "slingshot"
+    # A link's stated rate is nominal; collectives reach the share of it that its kind reaches.
+    reached = intra_rate * find_link("pcie3").efficiency
+    link = {"kind": "pcie3", "rate": format_rate_exact(reached)}
+    interface = {"kind": kind, "rate": format_rate_exact(rate), "count": count}
     group = NodeGroup(
         name="node",
         count=devices // per_node,
         gpu=gpu,
         gpus=per_node,
-        nics=(Nic.model_validate({"kind": kind, "rate": format_rate_exact(rate), "count": count}),),
+        intra_link=IntraLink.model_validate(link) if intra_rate else None,
+        nics=(Nic.model_validate(interface),),
     )
     return resolve(Cluster(name="measured", nodes=(group,)))
 
@@ -182,6 +196,7 @@ def _precision(row: Row) -> TrainingPrecision:
         return "fp8"
     if not text:
         source = row.source
+        # Sailor moves fp32; its layer profiles are those of tf32 where a card has it.
         if "Sailor" in source:
             return "fp32"
         if "MLPerf" in source:
@@ -207,6 +222,14 @@ def _framework(row: Row) -> tuple[Framework, int]:
         return "deepspeed", stage
     modern = re.search(r"nemo|bridge|core|nvidia release|pytorch", name)
     return "megatron", 1 if modern and not zero else stage
+
+
+def _release(row: Row) -> str:
+    """NeMo's container release; what names none is older than any that is told apart."""
+    found = re.search(
+        r"NeMo (\d\d\.\d\d(?:\.\d\d)?)|Release (\d\d\.\d\d)", row.text("framework") or ""
+    )
+    return next((each for each in found.groups() if each), "") if found else ""
 
 
 def _recompute(row: Row) -> Recompute:
@@ -257,6 +280,12 @@ def _chunks(counts: Sequence[int], virtual: int) -> list[tuple[LayerRange, ...]]
     return [tuple(each) for each in found]
 
 
+def _noted_virtual(row: Row, stages: int) -> int:
+    """Virtual stages that only the note of a row gives ("VP listed as NA here (12 in ...)")."""
+    found = re.search(r"VP listed as NA here \((\d+) in", row.text("notes") or "")
+    return int(found[1]) if found and stages > 1 else 1
+
+
 def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
     tp, pp, cp = row.need("tp"), row.need("pp"), row.integer("cp") or 1
     devices = [device for node in hardware.nodes for device in node.device_ids]
@@ -266,7 +295,7 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
     batch, micro = row.need("global_batch"), row.need("micro_batch")
     if batch % (micro * dp):
         raise ValueError(f"batch {batch} is not micro-batch {micro} x dp {dp} x a whole number")
-    virtual = row.integer("vpp") or 1
+    virtual = row.integer("vpp") or _noted_virtual(row, pp)
     framework, zero = _framework(row)
     ranges = _chunks(_boundaries(row, model.layer_count, pp), virtual if pp > 1 else 1)
     recompute = _recompute(row)
@@ -291,6 +320,7 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
         sequence=row.need("seq_len"),
         precision=_precision(row),
         framework=framework,
+        framework_release=_release(row),
         context_parallel=cp,
         expert_parallel=ep,
         expert_tensor_parallel=int(etp[1]) if etp else 1,
@@ -298,7 +328,9 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
         and (sequence_parallel == "y" or (modern and not sequence_parallel)),
         zero_stage=zero,
         schedule=schedule,
-        overlap_grad_reduce=modern or framework == "deepspeed",
+        allow_tf32="Sailor" in row.source,
+        # DeepSpeed's pipeline engine and the Megatron-LM of 2021 reduce after the last backward.
+        overlap_grad_reduce=modern,
         overlap_param_gather=modern,
         # NVIDIA's recipes overlap them (NeMo's tp_comm_overlap); earlier published runs do not.
         overlap_tensor_parallel=modern and framework == "megatron",
