@@ -26,6 +26,7 @@ __all__ = [
     "item_label",
     "memory_classes",
     "micro_batches",
+    "room",
     "runs",
     "title",
     "worst_device",
@@ -105,7 +106,7 @@ def answer_rows(plan: Plan) -> list[tuple[str, str]]:
         (
             "worst device",
             f"{worst.node}:{worst.index} ({worst.gpu}): {format_bytes(worst.peak_memory_bytes)} of "
-            f"{format_bytes(worst.capacity_bytes)}, {format_bytes(worst.headroom_bytes)} free",
+            f"{format_bytes(worst.capacity_bytes)}, {room(worst.headroom_bytes)}",
         )
     )
     used = sum(len(stage.devices) for stage in plan.stages)
@@ -138,6 +139,13 @@ def idle_nodes(plan: Plan) -> str:
 def worst_device(devices: Sequence[PredictedDevice]) -> PredictedDevice:
     """The device with the least memory left: the headline of every plan."""
     return min(devices, key=lambda device: device.headroom_bytes)
+
+
+def room(headroom_bytes: int) -> str:
+    """What is free on a device, or how much is missing."""
+    if headroom_bytes < 0:
+        return f"does not fit: short by {format_bytes(-headroom_bytes)}"
+    return f"{format_bytes(headroom_bytes)} free"
 
 
 def fit_of(device: PredictedDevice, margin: int) -> Fit:

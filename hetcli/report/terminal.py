@@ -141,6 +141,13 @@ def _stages(plan: Plan) -> Table:
     return made
 
 
+def _room(headroom_bytes: int) -> str:
+    """What is free, or missing; the word says it as well as the colour."""
+    if headroom_bytes < 0:
+        return f"short {format_bytes(-headroom_bytes)}"
+    return format_bytes(headroom_bytes)
+
+
 def _memory(plan: Plan) -> Table:
     made = table(
         "stage",
@@ -157,7 +164,6 @@ def _memory(plan: Plan) -> Table:
         fullest = next(group)
         device = fullest.device
         share = device.peak_memory_bytes / device.capacity_bytes
-        word = "" if fullest.fit == "fits" else f" {fullest.fit}"
         filled = min(BAR_WIDTH // 2, round(share * BAR_WIDTH / 2))
         bar = Text("█" * filled, style=FIT_STYLES[fullest.fit])
         bar.append("░" * (BAR_WIDTH // 2 - filled), style="dim")
@@ -168,7 +174,7 @@ def _memory(plan: Plan) -> Table:
             bar,
             format_bytes(device.peak_memory_bytes),
             format_bytes(device.capacity_bytes),
-            format_bytes(device.headroom_bytes) + word,
+            _room(device.headroom_bytes),
             Text(
                 ", ".join(
                     f"{facts.item_label(i.name)} {format_bytes(i.memory_bytes)}" for i in largest
