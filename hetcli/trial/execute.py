@@ -60,7 +60,7 @@ class StepMarks:
     """Marks of a step's moments, to be read with `Clock.seconds` once it is over."""
 
     start: Any
-    works: list[tuple[Action, Any, Any]] = field(default_factory=list)
+    works: list[tuple[Action, Any, Any, Any]] = field(default_factory=list)
     pipeline_end: Any = None
     reduced: Any = None
     agreed: Any = None
@@ -169,12 +169,13 @@ class Executor:
             self._weight_gradients(trace)
         else:
             result = self._backward(action, trace, given)
-        marks.works.append((action, start, self._clock.mark()))
+        end = self._clock.mark()
         if action.sends:
             assert result is not None
             self._doing(f"sending after {name}")
             for message in action.sends:
                 self._exchange.send(message, _piece(result, message))
+        marks.works.append((action, start, end, self._clock.mark() if action.sends else end))
         if action.keeps_output:
             self._hand_over(action, result)
 

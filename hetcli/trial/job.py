@@ -40,13 +40,17 @@ class Job(Record):
 
 
 class RankWork(Record):
-    """One work as a device did it; seconds from the start of its step."""
+    """One work as a device did it; seconds from the start of its step.
+
+    `sent_s` is when its messages no longer kept the device.
+    """
 
     kind: Literal["forward", "backward", "backward-input", "backward-weight"]
     micro_batch: Count
     chunk: Count
     start_s: float
     end_s: float
+    sent_s: float
 
 
 class RankStep(Record):

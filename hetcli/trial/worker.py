@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -27,20 +27,17 @@ from hetcli.trial.job import Job, RankReport, RankStep, RankWork
 from hetcli.trial.pace import Pace
 from hetcli.trial.status import Status
 
-__all__ = ["main", "run_job"]
+__all__ = ["join", "main", "run_job"]
 
 
-def run_job(job: Job, directory: Path, rank: int, local: int) -> list[list[RankReport]] | None:
-    """Run all plans of a job; rank 0 gets the reports of all ranks, plan by plan.
+def run_job(job: Job, directory: Path, rank: int, status: Status) -> list[list[RankReport]]:
+    """Run all plans of a job in an initialised process group.
 
-    `local` is the index of the process's accelerator in this node.
+    Rank 0 gets the reports of all ranks, plan by plan; the others an empty list.
     """
-    device = _processor(job, local)
-    status = Status(directory / f"rank-{rank}.status")
-    torch.set_num_threads(1 if device.type == "cpu" else torch.get_num_threads())
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    status.say("joining the others")
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=job.stall_s))
+    device = torch.device("cpu")
+    if job.processor == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
     devices = {DeviceId(each.node, each.index): at for at, each in enumerate(job.devices)}
     rates = {(each.device.node, each.device.index): each.flop_per_s for each in job.pacing}
     here = job.devices[rank]
@@ -54,17 +51,21 @@ def run_job(job: Job, directory: Path, rank: int, local: int) -> list[list[RankR
         dist.gather_object(report, gathered)
         if gathered is not None:
             reports.append([each for each in gathered if each is not None])
-    status.say("done")
+    status.say("leaving")
     dist.barrier()
-    return reports if rank == 0 else None
+    return reports
 
 
-def _processor(job: Job, local: int) -> torch.device:
-    if job.processor == "cpu":
-        return torch.device("cpu")
-    device = torch.device("cuda", local)
-    torch.cuda.set_device(device)
-    return device
+def join(processor: Literal["cuda", "cpu"], local: int, stall_s: float, status: Status) -> None:
+    """Meet the other processes; `local` is the index of this one's accelerator in its node."""
+    status.say("joining the others")
+    limit = datetime.timedelta(seconds=stall_s)
+    if processor == "cuda":
+        torch.cuda.set_device(local)
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=limit)
+        return
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=limit)
 
 
 def _run_plan(
@@ -129,8 +130,9 @@ def _times(marks: StepMarks, clock: Clock) -> RankStep:
                 chunk=action.chunk,
                 start_s=seconds(start),
                 end_s=seconds(end),
+                sent_s=seconds(sent),
             )
-            for action, start, end in marks.works
+            for action, start, end, sent in marks.works
         ),
         pipeline_s=seconds(marks.pipeline_end),
         reduced_s=seconds(marks.reduced),
@@ -146,13 +148,15 @@ def main() -> None:
     job = Job.model_validate_json(Path(sys.argv[1]).read_bytes())
     directory = Path(sys.argv[2])
     rank = int(os.environ["RANK"])
+    status = Status(directory / f"rank-{rank}.status")
     try:
-        reports = run_job(job, directory, rank, int(os.environ.get("LOCAL_RANK", "0")))
+        join(job.processor, int(os.environ["LOCAL_RANK"]), job.stall_s, status)
+        reports = run_job(job, directory, rank, status)
     except HetcliError as error:
         _fail(directory, rank, {"what": error.what, "why": error.why, "fix": error.fix})
     except Exception as error:
         _fail(directory, rank, {"what": f"{type(error).__name__}: {error}", "why": "", "fix": ""})
-    if reports is not None:
+    if reports:
         text = json.dumps([[each.model_dump() for each in plan] for plan in reports])
         (directory / "reports.json").write_text(text)
     sys.stdout.flush()
