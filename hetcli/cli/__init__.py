@@ -22,6 +22,7 @@ from hetcli.cli import (
     profile,
     report,
     schema,
+    trial,
 )
 
 __all__ = ["app", "main"]
@@ -33,7 +34,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for module in (profile, plan, estimate, export, report, compare, gpus, models, schema, doctor):
+for module in (
+    profile,
+    plan,
+    estimate,
+    export,
+    trial,
+    report,
+    compare,
+    gpus,
+    models,
+    schema,
+    doctor,
+):
     module.register(app)
 
 
