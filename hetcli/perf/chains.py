@@ -39,14 +39,26 @@ class Chain:
 
 
 def edge_bytes(configuration: Configuration, model: Model, stage: Stage, replica: Replica) -> float:
-    """Bytes that all ranks of a replica together pass on for one micro-batch.
+    """Bytes that all sending ranks of a replica together pass on for one micro-batch.
 
     With sequence parallelism each tensor rank sends its part; without, Megatron-LM sends the whole
     activation from every rank (`megatron/core/pipeline_parallel/p2p_communication.py`).
     """
-    copies = 1 if configuration.sequence_parallel else stage.tensor_parallel
+    whole = configuration.framework == "megatron" and not configuration.sequence_parallel
+    copies = stage.tensor_parallel if whole else 1
     elements = replica.micro_batch_size * configuration.sequence * model.hidden_size
     return float(elements * wire_element_bytes(configuration) * copies)
+
+
+def sending_ranks(configuration: Configuration, stage: Stage, replica: Replica) -> int:
+    """Ranks of a replica that send at a boundary.
+
+    Under DeepSpeed's engine an activation goes through one rank's NIC only: with full copies from
+    every tensor rank, or with parts of it through all NICs, Sailor's measured runs (arXiv
+    2504.17096, artifact: four NICs a GH200 node, one NIC an RTX node) cannot both come out.
+    """
+    ranks = len(replica.devices)
+    return ranks // stage.tensor_parallel if configuration.framework == "deepspeed" else ranks
 
 
 def chains(
@@ -96,8 +108,26 @@ def chains(
                     costs=costs,
                 )
             parts.append(_scaled(times[own], replica.micro_batches / most))
+        if configuration.framework == "deepspeed":
+            parts = [
+                _with_receive(part, sends[index - 1] if index else 0.0, after)
+                for index, (part, after) in enumerate(zip(parts, (*sends, 0.0), strict=True))
+            ]
         distinct[key] = Chain(tuple(parts), sends, most, (), wrap)
     return [replace(chain, members=tuple(members[key])) for key, chain in distinct.items()]
+
+
+def _with_receive(time: ReplicaTime, before_s: float, after_s: float) -> ReplicaTime:
+    """The passes with the messages that start them.
+
+    DeepSpeed's engine sends and receives in the order of its instructions
+    (deepspeed/runtime/pipe/schedule.py), each a rendezvous that holds both ends.
+    """
+    return replace(
+        time,
+        forward=tuple(each + Pass(receive=before_s) for each in time.forward),
+        backward=tuple(each + Pass(receive=after_s) for each in time.backward),
+    )
 
 
 def _scaled(time: ReplicaTime, factor: float) -> ReplicaTime:
@@ -173,11 +203,12 @@ class _Edges:
     def seconds(self, stage: Stage, here: Replica, there: Replica) -> float:
         """One activation from `here` to `there`, or its gradient back."""
         source, target = here.devices[0].node, there.devices[0].node
-        senders = self._sending(stage)[source]
-        key = (source, target, len(here.devices), here.micro_batch_size, senders)
+        flows = sending_ranks(self._configuration, stage, here)
+        senders = max(1, self._sending(stage)[source] * flows // len(here.devices))
+        key = (source, target, flows, here.micro_batch_size, senders)
         if key not in self._known:
             one, other = self._hardware.by_name[source], self._hardware.by_name[target]
-            nbytes = edge_bytes(self._configuration, self._model, stage, here) / len(here.devices)
+            nbytes = edge_bytes(self._configuration, self._model, stage, here) / flows
             sharing = 1 if one is other else max(senders, one.nic_count)
             self._known[key] = p2p_s(nbytes, self._hardware.between(one, other), sharing)
         return self._known[key]

@@ -10,10 +10,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hetcli.catalog.efficiency import Efficiency, FrameworkCost, efficiency_of
 from hetcli.catalog.gpu import Gpu
 from hetcli.perf.configuration import DeviceId
+
+if TYPE_CHECKING:
+    from hetcli.perf.compute.measured import MeasuredLayers
 from hetcli.spec.base import Origin
 
 __all__ = ["DeviceType", "Hardware", "LinkCurve", "Node"]
@@ -72,6 +76,8 @@ class DeviceType:
     efficiency: Efficiency | None = None
     # What frameworks add, where that was fitted for this cluster too.
     frameworks: tuple[FrameworkCost, ...] = ()
+    # Layer times of the model at hand that were measured on these devices.
+    measured: MeasuredLayers | None = None
 
     @cached_property
     def shares(self) -> Efficiency:

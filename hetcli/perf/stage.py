@@ -55,11 +55,19 @@ class Pass:
     tensor_parallel: float = 0.0
     context_parallel: float = 0.0
     expert_parallel: float = 0.0
+    # Receiving what the pass needs, where the framework computes nothing meanwhile.
+    receive: float = 0.0
 
     @property
     def total(self) -> float:
         """Seconds in all."""
-        return self.compute + self.tensor_parallel + self.context_parallel + self.expert_parallel
+        return (
+            self.compute
+            + self.tensor_parallel
+            + self.context_parallel
+            + self.expert_parallel
+            + self.receive
+        )
 
     def __add__(self, other: Pass) -> Pass:
         return Pass(
@@ -67,6 +75,7 @@ class Pass:
             self.tensor_parallel + other.tensor_parallel,
             self.context_parallel + other.context_parallel,
             self.expert_parallel + other.expert_parallel,
+            self.receive + other.receive,
         )
 
     def __mul__(self, factor: float) -> Pass:
@@ -75,6 +84,7 @@ class Pass:
             self.tensor_parallel * factor,
             self.context_parallel * factor,
             self.expert_parallel * factor,
+            self.receive * factor,
         )
 
 
@@ -87,6 +97,8 @@ class ReplicaTime:
     origin: Origin
     # Seconds of `backward` that the weights' gradients take, for schedules that do them later.
     weight_s: tuple[float, ...] = ()
+    # Seconds of the optimizer on the whole stage, where a layer table has them.
+    update_s: float | None = None
 
 
 def layer_runs(model: Model, layers: LayerRange) -> list[tuple[Layer, int]]:
@@ -230,6 +242,7 @@ def replica_time(
     )
     groups = _groups(configuration, stage, replica, hardware)
     forward, backward, weights = [], [], []
+    updates: list[float | None] = []
     origin = Origin.MEASURED
     cost = framework_of(device_type, configuration.framework, configuration.framework_release)
     visible = cost.tensor_exposed.value if configuration.overlap_tensor_parallel else 1.0
@@ -244,6 +257,7 @@ def replica_time(
             ahead += _forward(time, wire, visible, cost.routed.value) * count
             back += _backward(time, wire, visible, cost.routed.value) * count
             weight += time.weight_s * count
+            updates += [time.update_s] * count
         ends = []
         if index == embedding:
             ends.append(costs.embedding(shape, device_type))
@@ -253,10 +267,12 @@ def replica_time(
             ahead += Pass(compute=end.forward_s)
             back += Pass(compute=end.backward_s)
             weight += end.weight_s
+            updates.append(end.update_s)
         forward.append(ahead)
         backward.append(back)
         weights.append(weight)
-    return ReplicaTime(tuple(forward), tuple(backward), origin, tuple(weights))
+    update = None if None in updates else sum(each or 0.0 for each in updates)
+    return ReplicaTime(tuple(forward), tuple(backward), origin, tuple(weights), update)
 
 
 def end_chunks(
@@ -282,7 +298,7 @@ def _forward(time: LayerTime, wire: LayerCommunication, visible: float, routed: 
     """Context-parallel transfers hide behind the attention core that they feed."""
     return Pass(
         time.forward_s,
-        wire.tensor_forward_s * visible,
+        0.0 if time.includes_tensor_parallel else wire.tensor_forward_s * visible,
         max(0.0, wire.context_forward_s - time.core_forward_s),
         wire.expert_forward_s * routed,
     )
@@ -291,7 +307,7 @@ def _forward(time: LayerTime, wire: LayerCommunication, visible: float, routed: 
 def _backward(time: LayerTime, wire: LayerCommunication, visible: float, routed: float) -> Pass:
     return Pass(
         time.backward_s,
-        wire.tensor_backward_s * visible,
+        0.0 if time.includes_tensor_parallel else wire.tensor_backward_s * visible,
         max(0.0, wire.context_backward_s - time.core_backward_s),
         wire.expert_backward_s * routed,
     )

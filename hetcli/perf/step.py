@@ -81,6 +81,10 @@ def _stage_end(
         optimizer_time(sync.state_parameters, kind, workload.optimizer, configuration.offload)
         for kind in kinds
     )
+    measured = chain.stages[index].update_s
+    if measured is not None and configuration.offload == "none":
+        # ZeRO gives every data-parallel rank its part of the update.
+        update = measured / (stage.data_parallel if configuration.zero_stage else 1)
     return _StageEnd(sync, reduce_s, gather_s, update)
 
 
@@ -98,8 +102,8 @@ def _stage_prediction(
     batches = chain.micro_batches
     forward, backward = chain.forward(index), chain.backward(index)
     both = (forward + backward) * batches
-    send = time.sending_s[index]
-    busy = both.total + send
+    send = time.sending_s[index] + both.receive
+    busy = both.total - both.receive + send
     micro = batches * micro_exposed(end.sync, forward, backward)
     parts = Breakdown(
         compute=both.compute,

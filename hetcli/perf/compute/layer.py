@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hetcli.errors import ConfigurationError
+from hetcli.perf.compute.measured import LayerKind
 from hetcli.perf.compute.operations import (
     Elementwise,
     Operation,
@@ -44,6 +45,10 @@ class LayerTime:
     # The attention core's part of both, behind which context-parallel transfers hide.
     core_forward_s: float = 0.0
     core_backward_s: float = 0.0
+    # Whether the seconds contain what the tensor ranks exchange (a measured layer table's do).
+    includes_tensor_parallel: bool = False
+    # Seconds of the optimizer on the layer's parameters, where they were measured.
+    update_s: float | None = None
 
 
 def kernel_of(device_type: DeviceType, attention: Literal["auto", "flash", "unfused"]) -> Kernel:
@@ -83,7 +88,56 @@ def shape_of(configuration: Configuration, stage: Stage, device_type: DeviceType
 
 
 def layer_time(layer: Layer, model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:
-    """One decoder layer; a device that is faster than the host launches waits for the host."""
+    """One decoder layer, as measured if it was, else as modelled."""
+
+    def modelled(shape: Shape) -> LayerTime:
+        return _modelled_layer(layer, model, shape, device_type)
+
+    return _measured("layer", shape, device_type, modelled)
+
+
+def _measured(
+    kind: LayerKind, shape: Shape, device_type: DeviceType, modelled: Callable[[Shape], LayerTime]
+) -> LayerTime:
+    """The table's seconds; outside of it those of its nearest point, scaled as modelled ones."""
+    table = device_type.measured
+    found = None
+    # Tables hold times without recomputation, experts or context parallelism.
+    if table is not None and shape.context_parallel == shape.expert_parallel == 1:
+        found = table.find(
+            kind,
+            shape.tensor_parallel,
+            shape.precision,
+            shape.sequence,
+            shape.micro_batch_size,
+        )
+    if table is None or found is None:
+        return modelled(shape)
+    forward, backward, origin = found.forward_s, found.backward_s, Origin.MEASURED
+    if not found.inside:
+        plain = replace(shape, recompute="none")
+        wanted = modelled(plain)
+        nearest = modelled(
+            replace(plain, sequence=found.sequence, micro_batch_size=found.micro_batch_size)
+        )
+        forward *= wanted.forward_s / nearest.forward_s
+        backward *= wanted.backward_s / nearest.backward_s
+        origin = Origin.ASSUMED
+    core = modelled(shape).core_forward_s if shape.recompute == "selective" else 0.0
+    again = {"none": 0.0, "selective": core, "full": forward}[shape.recompute]
+    return LayerTime(
+        forward * device_type.slowdown,
+        (backward + again) * device_type.slowdown,
+        origin,
+        # Both gradients of a product cost the same.
+        weight_s=backward / 2 * device_type.slowdown,
+        includes_tensor_parallel=table.includes_tensor_parallel,
+        update_s=found.update_s,
+    )
+
+
+def _modelled_layer(layer: Layer, model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:
+    """A device that is faster than the host launches waits for the host."""
     rates = Rates(device_type, shape)
     forward = backward = weight = core_forward = core_backward = 0.0
     for part, operation in layer_operations(layer, model, shape):
@@ -112,10 +166,19 @@ def _ends(operations: Sequence[Operation], shape: Shape, device_type: DeviceType
 
 def embedding_time(model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:
     """The table look-up, and the sparse sum of its gradient; HBM-bound."""
-    tokens = shape.micro_batch_size * shape.sequence / shape.context_parallel
-    return _ends([Elementwise(2 * tokens * model.hidden_size, kernels=2)], shape, device_type)
+
+    def modelled(shape: Shape) -> LayerTime:
+        tokens = shape.micro_batch_size * shape.sequence / shape.context_parallel
+        lookup = Elementwise(2 * tokens * model.hidden_size, kernels=2)
+        return _ends([lookup], shape, device_type)
+
+    return _measured("embedding", replace(shape, recompute="none"), device_type, modelled)
 
 
 def head_time(model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:
     """Final norm, logits and loss."""
-    return _ends(head_operations(model, shape), shape, device_type)
+
+    def modelled(shape: Shape) -> LayerTime:
+        return _ends(head_operations(model, shape), shape, device_type)
+
+    return _measured("head", replace(shape, recompute="none"), device_type, modelled)
