@@ -46,6 +46,14 @@ def register(app: typer.Typer) -> None:
         pareto: Annotated[
             bool, typer.Option("--pareto", help="Also find the front of time against money.")
         ] = False,
+        compare: Annotated[
+            bool | None,
+            typer.Option(
+                "--compare/--no-compare",
+                help="Say what every restriction costs (default: up to 64 devices).",
+                show_default=False,
+            ),
+        ] = None,
         top: Annotated[int, typer.Option("--top", min=1, max=100, help="Plans to list.")] = 5,
         out: common.Out = None,
     ) -> None:
@@ -80,6 +88,7 @@ def register(app: typer.Typer) -> None:
             recompute=value_of(recompute),
             zero_stage=zero_stage,
             pareto=pareto,
+            compare=compare,
             top=top,
             **limits.given_limits(
                 min_throughput=min_throughput,

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final, Literal
 
 from hetcli.spec.hosts import fold_hosts
-from hetcli.spec.plan import Plan, PlanDevice, PredictedDevice
+from hetcli.spec.plan import Comparison, Plan, PlanDevice, PredictedDevice
 from hetcli.units import format_bytes, format_count, format_duration, format_money
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "assumed",
     "breakdown",
     "certificate",
+    "comparisons",
     "device_names",
     "fit_of",
     "idle_nodes",
@@ -28,6 +29,7 @@ __all__ = [
     "micro_batches",
     "room",
     "runs",
+    "shares",
     "title",
     "worst_device",
 ]
@@ -102,6 +104,8 @@ def answer_rows(plan: Plan) -> list[tuple[str, str]]:
             whole += f", {format_money(predicted.training_cost)}"
         rows.append(("training", whole))
     rows.append(("optimum", certificate(plan)))
+    if mixed := shares(plan):
+        rows.append(("mixing", mixed))
     rows.append(
         (
             "worst device",
@@ -128,6 +132,31 @@ def certificate(plan: Plan) -> str:
     return (
         f"no plan of the {plan.search.space} space is faster than "
         f"{format_duration(found.lower_bound_s)} (gap {found.gap:.1%}); {looked}"
+    )
+
+
+_COMPARED: Final = {
+    "single-type": "only {gpu}",
+    "with-type": "with {gpu} too",
+    "uniform-layers": "even layers",
+    "free": "no restriction of the target",
+}
+
+
+def comparisons(plan: Plan) -> Iterator[tuple[str, Comparison]]:
+    """Every comparison with its label."""
+    for entry in plan.comparisons.entries if plan.comparisons else ():
+        yield _COMPARED[entry.kind].format(gpu=entry.gpu), entry
+
+
+def shares(plan: Plan) -> str:
+    """How much of the cards' own speed the plan brings; empty where that is not known."""
+    found = plan.comparisons
+    if found is None or found.share_of_theoretical is None or found.hetero_speedup_ratio is None:
+        return ""
+    return (
+        f"{found.share_of_theoretical:.1%} of what all cards reach among their own kind, "
+        f"{found.hetero_speedup_ratio:.1%} of the kinds' own best plans together"
     )
 
 

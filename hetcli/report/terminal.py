@@ -37,6 +37,9 @@ def plan_view(plan: Plan, *, verbose: bool = False) -> Iterator[RenderableType]:
     if plan.front:
         yield heading("Time against money")
         yield indented(_front(plan.front))
+    if plan.comparisons:
+        yield heading("What each restriction costs")
+        yield indented(_comparisons(plan))
     yield heading("Stages")
     yield indented(_stages(plan))
     yield heading("Memory of the fullest device of each stage")
@@ -103,6 +106,32 @@ def _front(front: Sequence[Alternative]) -> Table:
             format_count(entry.tokens_per_s),
             format_money(cost),
             Text("█" * max(1, round(cost / dearest * BAR_WIDTH)), style="cyan"),
+        )
+    return made
+
+
+def _comparisons(plan: Plan) -> Table:
+    """This plan beside the best ones of other searches."""
+    made = table(
+        "",
+        "mapping",
+        "layers",
+        "devices",
+        "tokens/s",
+        "step",
+        numbers=("devices", "tokens/s", "step"),
+    )
+    for label, entry in facts.comparisons(plan):
+        if entry.step_time_s is None or entry.tokens_per_s is None:
+            made.add_row(label, Text(entry.reason), "", "", "", "")
+            continue
+        made.add_row(
+            label,
+            Text(entry.mapping or ""),
+            Text(facts.runs(entry.layers)),
+            str(entry.devices),
+            format_count(entry.tokens_per_s),
+            format_duration(entry.step_time_s),
         )
     return made
 

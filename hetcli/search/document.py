@@ -25,6 +25,7 @@ from hetcli.spec.model.architecture import Model
 from hetcli.spec.plan import (
     Alternative,
     Certificate,
+    Comparisons,
     Inputs,
     MemoryEntry,
     Parallelism,
@@ -61,6 +62,7 @@ def plan_document(
     complete: bool,
     notes: Sequence[str] = (),
     front: Sequence[Alternative] = (),
+    comparisons: Comparisons | None = None,
     asked: Mapping[str, Asked] | None = None,
 ) -> Plan:
     """Everything that is known of a configuration as one document."""
@@ -81,6 +83,7 @@ def plan_document(
         certificate=certificate,
         alternatives=tuple(alternatives),
         front=tuple(front),
+        comparisons=comparisons,
         search=Search(
             space=space,
             seen=seen,

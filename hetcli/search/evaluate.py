@@ -98,9 +98,14 @@ def stages_of(family: Family, pools: Sequence[Pool], order: Sequence[int], count
 
 
 def split_shapes(
-    family: Family, stages: Stages, limits: Limits, pools: Sequence[Pool], layers: int
+    family: Family,
+    stages: Stages,
+    limits: Limits,
+    pools: Sequence[Pool],
+    layers: int,
+    exactly: Sequence[int] | None = None,
 ) -> tuple[Ints, Floats]:
-    """The split of equal layers that minimises the bound of every shape.
+    """The split of equal layers that minimises the bound of every shape, or the one given.
 
     Returns:
         Layers [candidates, stages], and seconds of pipeline and gradient reduction that no split
@@ -120,11 +125,13 @@ def split_shapes(
     weights = bottleneck_weights(depth, m)
     if family.degrees.virtual_stages > 1:
         weights = np.full(depth, float(m))
+    least = _least(depth) if exactly is None else np.array(exactly)
+    most = most_layers(family, stages, limits, pools)
     split, bound = split_equal_layers(
         each[stages.pool],
         stages.extra_forward + stages.extra_backward,
-        np.broadcast_to(_least(depth), stages.pool.shape),
-        most_layers(family, stages, limits, pools),
+        np.broadcast_to(least, stages.pool.shape),
+        most if exactly is None else np.minimum(most, exactly),
         layers,
         np.broadcast_to(weights, stages.pool.shape),
         toll,

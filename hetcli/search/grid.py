@@ -37,6 +37,7 @@ from hetcli.search.evaluate import (
 from hetcli.search.families import Problem, families, precisions
 from hetcli.search.layout import Degrees, Layout, configuration
 from hetcli.search.limits import Limits, Rooms
+from hetcli.search.partition import even_split
 from hetcli.search.requirements import Requirements
 from hetcli.search.shapes import shapes
 
@@ -134,6 +135,11 @@ class Grid:
     def equal_layers(self) -> bool:
         """Whether all layers are alike."""
         return len({run.layer for run in self.problem.model.layers}) == 1
+
+    @property
+    def _uniform(self) -> bool:
+        """Whether every stage must have the same number of layers, as far as they divide."""
+        return self.problem.options.uniform_layers
 
     @property
     def threshold(self) -> float:
@@ -304,7 +310,8 @@ class Grid:
         family, pools = group.family, self.problem.pools
         counts, bounds, after = group.counts[:cut], group.bounds[:cut], group.after[:cut]
         stages = stages_of(family, pools, group.order, counts)
-        split, pipeline = split_shapes(family, stages, self.limits, pools, self.layers)
+        even = even_split(self.layers, stages.depth) if self._uniform else None
+        split, pipeline = split_shapes(family, stages, self.limits, pools, self.layers, even)
         fits = np.isfinite(pipeline)
         self.pruned["memory of a stage"] += int((~fits).sum())
         self.scored += int(fits.sum())
@@ -324,7 +331,10 @@ class Grid:
         """Find the best split of a shape, and queue the plan with its estimate."""
         family, pools = shape.family, self.problem.pools
         stages = stages_of(family, pools, shape.order, shape.counts)
-        if self.equal_layers:
+        if self._uniform:
+            split = shape.split
+            seconds = float(estimate_steps(family, stages, split[None])[0])
+        elif self.equal_layers:
             most = most_layers(family, stages, self.limits, pools)[0]
             plain = split_plainly(family, stages, self.limits, pools, self.layers)
             split, seconds = polish(family, stages, most, [shape.split, plain[0]])

@@ -12,8 +12,8 @@ from hetcli.spec.workload import RecomputeChoice
 
 __all__ = ["Asked", "EstimateRequest", "PlanOptions", "asked", "framework_of", "options_of"]
 
-# What an option says: a number, a word, or a number for each of several names.
-Asked = int | float | str | dict[str, int]
+# What an option says: yes, a number, a word, or a number for each of several names.
+Asked = bool | int | float | str | dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,14 @@ class PlanOptions:
     min_tokens_per_s: float | None = None
     max_nodes: int | None = None
     quotas: tuple[tuple[str, int], ...] = ()
+    # Device types or places of which some device must take part.
+    must_use: tuple[str, ...] = ()
+    # As many layers on every stage as divide.
+    uniform_layers: bool = False
     # Whether to look for the front of time against money too.
     pareto: bool = False
+    # Whether to compare the plan with what other restrictions allow; None decides by size.
+    compare: bool | None = None
     top: int = 5
     time_limit_s: float | None = None
 
@@ -84,6 +90,8 @@ def asked(options: PlanOptions) -> dict[str, Asked]:
     }
     if options.quotas:
         values["quotas"] = dict(options.quotas)
+    if options.must_use:
+        values["must_use"] = ",".join(options.must_use)
     return values
 
 
@@ -92,6 +100,8 @@ def options_of(target: Target, asked: Mapping[str, Any]) -> PlanOptions:
     values = dict(asked)
     if "quotas" in values:
         values["quotas"] = tuple(values["quotas"].items())
+    if "must_use" in values:
+        values["must_use"] = tuple(values["must_use"].split(","))
     return PlanOptions(target=target, **values)
 
 

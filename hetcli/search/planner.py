@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hetcli.perf.resolve import resolve
+from hetcli.search.compare import compare, worth_comparing
 from hetcli.search.document import alternative, plan_document
 from hetcli.search.families import Problem, check_request
 from hetcli.search.front import front
 from hetcli.search.grid import Found, Grid, Scored
 from hetcli.search.miss import infeasible, nearest_miss
 from hetcli.search.options import PlanOptions, asked
-from hetcli.search.pools import pools
+from hetcli.search.pools import Pool, pools
 from hetcli.search.relax import unsatisfied
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.model.architecture import Model
-from hetcli.spec.plan import Certificate, Plan
+from hetcli.spec.plan import Certificate, Comparisons, Plan
 from hetcli.spec.workload import Pretrain
 
 __all__ = ["plan"]
@@ -40,6 +41,7 @@ def plan(
         raise refused or infeasible(problem, found.pruned, found.seen, nearest_miss(problem))
     best = found.plans[0]
     ranked = _distinct(found, problem.options.top)
+    comparisons = compare(problem, best) if worth_comparing(problem) else None
     return plan_document(
         best.configuration,
         best.prediction,
@@ -58,7 +60,8 @@ def plan(
         scored=found.scored,
         pruned=found.pruned,
         complete=found.complete,
-        notes=list(_notes(problem, best)),
+        notes=list(_notes(problem, best, comparisons)),
+        comparisons=comparisons,
         front=[
             alternative(rank, each.configuration, each.prediction)
             for rank, each in enumerate(_front(problem, best), start=1)
@@ -97,17 +100,14 @@ def _certificate(found: Found, best: Scored, workload: Pretrain) -> Certificate:
     )
 
 
-def _notes(problem: Problem, best: Scored) -> Iterator[str]:
+def _notes(problem: Problem, best: Scored, comparisons: Comparisons | None) -> Iterator[str]:
     """What a user should know of this plan and would not see in its numbers."""
     degrees = best.layout.degrees
     used = {pool.index for pool, _ in best.layout.runs}
     for pool in problem.pools:
         if pool.index not in used:
-            yield (
-                f"{pool.device_count} x {pool.device_type.name} stay idle: every plan with them "
-                "that was looked at is slower"
-                if problem.workload.objective == "throughput"
-                else f"{pool.device_count} x {pool.device_type.name} stay idle: dearer with them"
+            yield f"{pool.device_count} x {pool.device_type.name} stay idle: " + _why_idle(
+                problem, best, pool, comparisons
             )
     if degrees.precision == "fp16" and problem.workload.precision == "auto":
         yield "fp16 with loss scaling: not every device that is used has bf16"
@@ -119,3 +119,18 @@ def _notes(problem: Problem, best: Scored) -> Iterator[str]:
             f"{micro_batches} micro-batches over {stages} stages leave a bubble of {bubble:.0%}: "
             "a larger global batch would fill it"
         )
+
+
+def _why_idle(problem: Problem, best: Scored, pool: Pool, comparisons: Comparisons | None) -> str:
+    """What the best plan with the devices of a pool would take or cost."""
+    word = "slower" if problem.workload.objective == "throughput" else "dearer"
+    for entry in comparisons.entries if comparisons else ():
+        if entry.kind != "with-type" or entry.gpu != pool.device_type.gpu.name:
+            continue
+        if entry.step_time_s is None:
+            return "no plan with them fits"
+        values = (entry.step_time_s, best.prediction.step_time_s)
+        if word == "dearer":
+            values = (entry.cost_per_step or 0.0, best.value)
+        return f"the best plan with them is {values[0] / values[1] - 1:.1%} {word}"
+    return f"every plan with them that was looked at is {word}"

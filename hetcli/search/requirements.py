@@ -25,7 +25,7 @@ from hetcli.search.placement import stages_per_node
 from hetcli.search.pools import Pool
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["COST", "NODES", "QUOTA", "SPEED", "Requirements"]
+__all__ = ["COST", "NODES", "QUOTA", "SPEED", "UNUSED", "Requirements"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,6 +36,7 @@ COST = "dearer than the limit"
 SPEED = "slower than the limit"
 NODES = "more nodes than the limit"
 QUOTA = "more devices than a quota"
+UNUSED = "without a type that must be used"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +55,11 @@ class Requirements:
             UnknownNameError: a quota of a device type or place that the cluster does not have.
             ConfigurationError: a limit on money, and a node without a price.
         """
-        for name, _ in self.options.quotas:
+        for name in (*(name for name, _ in self.options.quotas), *self.options.must_use):
             if not any(name in _names(node) for node in self.hardware.nodes):
                 known = dict.fromkeys(each for node in self.hardware.nodes for each in _names(node))
                 raise UnknownNameError(
-                    f"a quota for {name!r}",
+                    f"a limit for {name!r}",
                     why=f"{self.hardware.name} has no such device type or place",
                     fix=f"one of {', '.join(known)}",
                 )
@@ -98,6 +99,14 @@ class Requirements:
             for name, most in self.options.quotas
         )
 
+    @cached_property
+    def _needed(self) -> tuple[Bools, ...]:
+        """For each name that must take part the pools that have it."""
+        return tuple(
+            np.array([name in _names(pool.node) for pool in self.pools])
+            for name in self.options.must_use
+        )
+
     def most_stages(self, degrees: Degrees) -> Ints:
         """Stages of each pool that its quotas alone allow, [pools]."""
         most = np.full(len(self.pools), np.iinfo(np.int64).max)
@@ -116,6 +125,8 @@ class Requirements:
         devices = counts * degrees.devices_per_stage
         for counted, most in self._quotas:
             rules.append((QUOTA, devices @ counted[list(order)] <= most))
+        for counted in self._needed:
+            rules.append((UNUSED, devices @ counted[list(order)] > 0))
         if self.options.max_nodes is not None:
             nodes = np.zeros(len(counts), dtype=np.int64)
             for column, index in enumerate(order):

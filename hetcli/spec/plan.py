@@ -14,6 +14,8 @@ from hetcli.spec.workload import Pretrain
 __all__ = [
     "Alternative",
     "Certificate",
+    "Comparison",
+    "Comparisons",
     "Inputs",
     "MemoryEntry",
     "Parallelism",
@@ -183,6 +185,40 @@ class Alternative(Record):
     headroom_bytes: int
 
 
+class Comparison(Record):
+    """What the same search finds under another restriction; null where nothing fits.
+
+    The kind says which: one type of card only, a type that the plan declines used all the same,
+    the same number of layers on every stage, or none of the target's restrictions.
+    """
+
+    kind: Literal["single-type", "with-type", "uniform-layers", "free"]
+    gpu: str | None = None
+    mapping: str | None = None
+    layers: tuple[Count, ...] = ()
+    devices: Count = 0
+    step_time_s: float | None = None
+    tokens_per_s: float | None = None
+    cost_per_step: float | None = None
+    reason: str = ""
+
+
+class Comparisons(Record):
+    """What every restriction costs, and how much of the cards' own speed the plan brings.
+
+    `theoretical_tokens_per_s` is the sum over all cards of what one of their type does on average
+    in that type's own best plan, with `share_of_theoretical` the plan's part of it (HETHUB, arXiv
+    2405.16256); `hetero_speedup_ratio` divides the plan's speed by the sum of the speeds of the
+    types' own best plans (H2, arXiv 2505.17548). Null where some type cannot run alone.
+    """
+
+    entries: tuple[Comparison, ...]
+    theoretical_tokens_per_s: float | None
+    share_of_theoretical: float | None
+    hetero_speedup_ratio: float | None
+    reason: str = ""
+
+
 class Search(Record):
     """What the search looked at: candidates seen, pruned by each rule, scored in full.
 
@@ -195,7 +231,7 @@ class Search(Record):
     pruned: dict[str, Count]
     complete: bool
     idle_devices: tuple[PlanDevice, ...] = ()
-    asked: dict[str, int | float | str | dict[str, Count]] = {}
+    asked: dict[str, bool | int | float | str | dict[str, Count]] = Field(default_factory=dict)
 
 
 class Plan(Document):
@@ -212,6 +248,7 @@ class Plan(Document):
     alternatives: tuple[Alternative, ...]
     # No plan is both faster and cheaper than one of these, fastest first; where it was asked for.
     front: tuple[Alternative, ...] = ()
+    comparisons: Comparisons | None = None
     search: Search
     assumptions: tuple[str, ...]
     notes: tuple[str, ...] = ()
