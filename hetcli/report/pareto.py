@@ -31,10 +31,10 @@ class Trade:
 
 
 def trade(plan: Plan) -> Trade:
-    """The plans of the ranking by speed and cost, or memory where a price is unknown."""
+    """The front where one was searched, else the ranking: by cost, or memory without prices."""
     found = [
         (each.rank, each.mapping, each.tokens_per_s, each.cost_per_step, each.headroom_bytes)
-        for each in plan.alternatives
+        for each in plan.front or plan.alternatives
     ]
     if not found:
         predicted = plan.predicted

@@ -17,7 +17,7 @@ __all__ = ["step_legend", "step_lines", "step_view", "trade_lines", "trade_view"
 
 COLUMNS: Final = 80
 _ROWS: Final = 10
-# What a column shows most of: a mark and a colour each, so that neither alone carries the meaning.
+# A mark and a colour each, so that neither alone carries the meaning.
 _MARKS: Final = {
     "F": ("▒", "blue", "forward"),
     "B": ("█", "green", "backward"),
@@ -59,7 +59,11 @@ def step_legend(step: dict[str, Any]) -> str:
 
 
 def _columns(step: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """For every stage of the slowest chain, what each column of time shows most of."""
+    """For every stage of the slowest chain, what each column of time shows.
+
+    A column holds several short works and shows one of them; which one is what the line has shown
+    too little of so far, so that the marks of a line have the shares of the step.
+    """
     chain = step["chains"][0]
     width = step["end"] / COLUMNS
     for stage in chain["stages"]:
@@ -69,9 +73,14 @@ def _columns(step: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
             for column in range(first, min(int(end / width), COLUMNS - 1) + 1):
                 inside = min(end, (column + 1) * width) - max(start, column * width)
                 shares[column][kind] = shares[column].get(kind, 0.0) + inside
+        kinds, owed = [], dict.fromkeys(_MARKS, 0.0)
         for share in shares:
-            share["idle"] = width - sum(share.values())
-        kinds = [max(share, key=lambda kind: share[kind]) for share in shares]
+            share["idle"] = max(0.0, width - sum(share.values()))
+            for kind, time in share.items():
+                owed[kind] += time
+            shown = max((kind for kind in share if share[kind] > 0), key=lambda kind: owed[kind])
+            owed[shown] -= width
+            kinds.append(shown)
         yield f"stage {stage['stage']}", kinds
 
 

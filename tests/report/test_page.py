@@ -1,0 +1,198 @@
+"""The page is complete, small, and safe whatever the names in the files are."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from hetcli.report import facts
+from hetcli.report.forms import Report
+from hetcli.report.page import report_page
+from hetcli.spec.profile import (
+    Host,
+    LinkMeasurement,
+    MatmulMeasurement,
+    MemoryBandwidthMeasurement,
+    Profile,
+    Spread,
+)
+from hetcli.units import format_bytes, format_duration
+
+MB = 10**6
+SPREAD = Spread(median=1e-3, p95=1.1e-3, minimum=0.9e-3, repeats=5)
+
+
+class Elements(HTMLParser):
+    """All elements with their attributes, and all text outside of style and script."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._silent = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._silent = tag in ("style", "script")
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 (the parser's signature)
+        self._silent = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._silent:
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+@pytest.fixture(params=["mixed", "alike", "thousand", "hostile"])
+def report(request: pytest.FixtureRequest) -> Report:
+    found: Report = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def page(report: Report) -> Elements:
+    return Elements(report.html())
+
+
+def test_page_is_small_and_asks_for_nothing(report: Report) -> None:
+    text = report.html()
+    assert len(text.encode()) < MB
+    elements = Elements(text)
+    for _, attributes in elements.found:
+        assert not {"src", "srcset", "data", "action"} & set(attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "url(http" not in text
+    assert "@import" not in text
+    policy = next(a for a in elements.all("meta") if a.get("http-equiv"))
+    assert policy["content"].startswith("default-src 'none'")
+
+
+def test_links_of_the_page_lead_somewhere(page: Elements) -> None:
+    ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = {(link["href"] or "").removeprefix("#") for link in page.all("a")}
+    assert targets <= set(ids)
+    labels = {a["aria-labelledby"] for _, a in page.found if "aria-labelledby" in a}
+    assert labels <= set(ids)
+
+
+def test_the_answer_stands_first_and_is_that_of_the_plan(report: Report) -> None:
+    page = Elements(report.html())
+    top = page.text[: page.text.index("Who does what", page.text.index("The answer"))]
+    predicted = report.plan.predicted
+    assert format_duration(predicted.step_time_s) in top
+    worst = facts.worst_device(predicted.devices)
+    assert format_bytes(worst.headroom_bytes) in top
+    assert f"{worst.node}:{worst.index}" in top
+    gap = report.plan.certificate.gap
+    assert ("unknown" if gap is None else f"{gap:.1%}") in top
+
+
+def test_every_chart_says_in_text_what_it_shows(page: Elements) -> None:
+    charts = [a for _, a in page.found if a.get("role") == "img"]
+    assert charts
+    assert all(len(chart["aria-label"] or "") > 20 for chart in charts)
+    drawings = page.all("svg")
+    assert all(svg.get("role") == "img" for svg in drawings)
+
+
+def test_every_device_is_drawn_with_its_stage(report: Report) -> None:
+    drawn = re.findall(r'<span class="cell k\d">(\d+)</span>(?!</th>)', report.html())
+    for number, stage in enumerate(report.plan.stages):
+        assert drawn.count(str(number)) == len(stage.devices)
+
+
+def test_memory_items_of_a_bar_add_up(report: Report) -> None:
+    for each in facts.memory_classes(report.plan):
+        assert sum(i.memory_bytes for i in each.device.items) == each.device.peak_memory_bytes
+    devices = [d for each in facts.memory_classes(report.plan) for d in each.devices]
+    assert len(devices) == len(report.plan.predicted.devices)
+
+
+def test_names_from_files_stay_text(hostile: Report) -> None:
+    text = hostile.html()
+    elements = Elements(text)
+    assert not elements.all("img")
+    assert not elements.all("b") or all(not a for a in elements.all("b"))
+    assert len(elements.all("script")) == 2
+    handlers = [name for _, attributes in elements.found for name in attributes if name[:2] == "on"]
+    assert not handlers
+    assert "onerror=alert(1)" in elements.text
+
+
+def test_a_plan_of_another_version_is_said_to_differ(mixed: Report) -> None:
+    predicted = mixed.plan.predicted.model_copy(
+        update={"step_time_s": mixed.plan.predicted.step_time_s * 1.01}
+    )
+    old = mixed.plan.model_copy(update={"predicted": predicted})
+    other = Report(old, mixed.step, mixed.hardware)
+    assert "plan again" in other.disagreement
+    assert "this version simulates" in other.html()
+    assert "this version simulates" not in mixed.html()
+
+
+def profile() -> Profile:
+    def pair(one: int, other: int, rate: float, message: int) -> LinkMeasurement:
+        return LinkMeasurement(
+            operation="send_recv",
+            backend="nccl",
+            scope="intra_node",
+            nodes=("n0",),
+            devices=(one, other),
+            ranks=2,
+            message_bytes=message,
+            seconds=SPREAD,
+            algbw_bytes_per_s=rate,
+            busbw_bytes_per_s=rate,
+            verified=True,
+        )
+
+    return Profile(
+        hetcli_version="0",
+        created="2026-01-01T00:00:00Z",
+        node="<i>n0",
+        complete=True,
+        host=Host(
+            hostname="n0",
+            cores=8,
+            memory_bytes=10**11,
+            cpu=None,
+            cpu_vendor=None,
+            os=None,
+            python=None,
+            torch=None,
+            driver=None,
+            cuda=None,
+            nccl=None,
+        ),
+        devices=(),
+        matmul=tuple(
+            MatmulMeasurement(
+                device=0, dtype="bf16", m=n, n=n, k=n, seconds=SPREAD, flop_per_s=rate
+            )
+            for n, rate in ((512, 40e12), (4096, 200e12))
+        ),
+        memory_bandwidth=(
+            MemoryBandwidthMeasurement(
+                device=0, transferred_bytes=10**9, seconds=SPREAD, bytes_per_s=1.5e12
+            ),
+        ),
+        links=(pair(0, 1, 50e9, 2**20), pair(0, 1, 80e9, 2**26), pair(1, 0, 78e9, 2**26)),
+    )
+
+
+def test_a_profile_adds_matrix_and_roofline(mixed: Report) -> None:
+    text = report_page(mixed.plan, mixed.step, mixed.hardware, profiles=(profile(),))
+    page = Elements(text)
+    assert "80 GB/s" in page.text
+    assert "78 GB/s" in page.text
+    assert "50 GB/s" not in page.text
+    assert "4096 x 4096 x 4096: 200 TFLOP/s" in text
+    assert not page.all("i") or all("class" in each for each in page.all("i"))
+    assert "What was measured" not in mixed.html()
