@@ -1,0 +1,173 @@
+"""The commands as functions, with the names and the meaning that they have on the command line.
+
+    import hetcli
+
+    plan = hetcli.plan("sample:dgx-a100-v100", "llama-3-8b", global_batch=512, sequence=4096)
+    print(plan.predicted.step_time_s, plan.certificate.gap)
+    hetcli.api.report(plan, "report.html")
+
+Clusters, models and workloads are what the options take (a path, `sample:NAME`, a preset, a quick
+cluster) or the records that were read from them. Expected failures are `hetcli.errors.HetcliError`.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Literal
+
+from hetcli.catalog.inputs import read_cluster, read_model, read_workload
+from hetcli.errors import UsageError
+from hetcli.perf.resolve import resolve
+from hetcli.search import EstimateRequest, PlanOptions
+from hetcli.search import estimate as _estimate
+from hetcli.search import plan as _plan
+from hetcli.search.replay import replay
+from hetcli.spec.cluster import Cluster
+from hetcli.spec.model.architecture import Model
+from hetcli.spec.plan import Plan
+from hetcli.spec.source import read_document, write_text_atomically
+from hetcli.spec.workload import AttentionKernel, Objective, Precision, Pretrain
+
+__all__ = [
+    "Cluster",
+    "EstimateRequest",
+    "Model",
+    "Plan",
+    "PlanOptions",
+    "Pretrain",
+    "estimate",
+    "export",
+    "plan",
+    "read_plan",
+    "report",
+    "write_plan",
+]
+
+_Path = str | PathLike[str]
+
+
+def plan(
+    cluster: str | Cluster,
+    model: str | Model,
+    *,
+    workload: str | Pretrain | None = None,
+    global_batch: int | None = None,
+    sequence: int | None = None,
+    precision: Precision | None = None,
+    attention: AttentionKernel | None = None,
+    memory_margin: str | None = None,
+    objective: Objective | None = None,
+    options: PlanOptions | None = None,
+) -> Plan:
+    """The best plan, as `hetcli plan` finds it; `options` fixes degrees and sets limits.
+
+    Raises UsageError for a wrong input, InfeasibleError where nothing fits.
+    """
+    known = _model(model)
+    flags = (global_batch, sequence, precision, attention, memory_margin, objective)
+    return _plan(
+        cluster=_cluster(cluster),
+        model=known,
+        workload=_workload(workload, known, flags),
+        options=options or PlanOptions(),
+    )
+
+
+def estimate(
+    cluster: str | Cluster,
+    model: str | Model,
+    *,
+    workload: str | Pretrain | None = None,
+    global_batch: int | None = None,
+    sequence: int | None = None,
+    precision: Precision | None = None,
+    attention: AttentionKernel | None = None,
+    memory_margin: str | None = None,
+    request: EstimateRequest | None = None,
+) -> Plan:
+    """The prediction for one configuration, as `hetcli estimate` gives it, whether it fits or not.
+
+    Raises UsageError for a wrong input, ConfigurationError for degrees that no framework can run.
+    """
+    known = _model(model)
+    flags = (global_batch, sequence, precision, attention, memory_margin, None)
+    return _estimate(
+        cluster=_cluster(cluster),
+        model=known,
+        workload=_workload(workload, known, flags),
+        request=request or EstimateRequest(),
+    )
+
+
+def export(
+    plan: Plan,
+    directory: _Path,
+    *,
+    target: Literal["megatron", "deepspeed"] | None = None,
+    launcher: str = "torchrun",
+    target_version: str | None = None,
+    force: bool = False,
+) -> None:
+    """Write the launch directory of a plan, as `hetcli export` does.
+
+    Raises UnsupportedByTargetError where the target cannot run the plan, OutputError where the
+    directory cannot be written.
+    """
+    from hetcli.export import render, write_directory
+
+    launch = render(plan, target=target, launcher=launcher, target_version=target_version)
+    write_directory(launch, str(directory), force=force)
+
+
+def report(plan: Plan, path: _Path) -> None:
+    """Write a report; the suffix (.html, .md, .json for a trace) says which, as `hetcli report`.
+
+    Raises UsageError for another suffix, OutputError where the file cannot be written.
+    """
+    from hetcli.report.forms import Report
+
+    hardware = resolve(plan.inputs.cluster)
+    made = Report(plan, replay(plan, hardware), hardware)
+    forms = {".html": made.html, ".htm": made.html, ".md": made.markdown, ".json": made.trace}
+    suffix = Path(path).suffix.lower()
+    if suffix not in forms:
+        raise UsageError(
+            f"the suffix of {path}",
+            why="it does not say which form the report is to have",
+            fix="name it .html, .md or .json (a trace)",
+        )
+    write_text_atomically(path, forms[suffix]())
+
+
+def read_plan(path: _Path) -> Plan:
+    """The plan in a file. Raises SpecError with the line of what is wrong."""
+    return read_document(path, Plan)
+
+
+def write_plan(plan: Plan, path: _Path) -> None:
+    """Write plan.json. Raises OutputError."""
+    write_text_atomically(path, plan.model_dump_json(indent=2) + "\n")
+
+
+def _cluster(given: str | Cluster) -> Cluster:
+    return read_cluster(given) if isinstance(given, str) else given
+
+
+def _model(given: str | Model) -> Model:
+    return read_model(given) if isinstance(given, str) else given
+
+
+def _workload(
+    given: str | Pretrain | None, model: Model, flags: tuple[int | str | None, ...]
+) -> Pretrain:
+    if isinstance(given, Pretrain):
+        if any(flag is not None for flag in flags):
+            raise UsageError(
+                "a workload record and flags of a workload",
+                why="which of them holds would be a guess",
+                fix="change the record: workload.model_copy(update={...})",
+            )
+        return given
+    names = ("global_batch", "sequence", "precision", "attention", "memory_margin", "objective")
+    return read_workload(given, model=model, flags=dict(zip(names, flags, strict=True)))
