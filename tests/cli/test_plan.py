@@ -128,13 +128,15 @@ def test_a_plan_travels_through_a_pipe_into_a_launch_directory(
     assert (out / "run_node_0.sh").stat().st_mode & 0o111
 
 
-def test_a_target_that_cannot_run_the_plan_is_refused_with_a_command(
-    planned: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(planned))
-    result = run("export", str(tmp_path / "plan.json"), "--target", "deepspeed", "-o", "x")
+def test_a_target_that_cannot_run_the_plan_is_refused_with_a_command(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    # Megatron-LM splits the sequence inside tensor groups, which the DeepSpeed trainer cannot.
+    degrees = ["--tp", "2", "--pp", "4", "--sequence-parallel"]
+    assert run("estimate", *INPUTS, *degrees, "-o", str(plan)).exit_code == 0
+    result = run("export", str(plan), "--target", "deepspeed", "-o", str(tmp_path / "launch"))
     assert result.exit_code == 1
     assert "hetcli plan" in result.stderr
+    assert not (tmp_path / "launch").exists()
 
 
 def test_a_deepspeed_plan_is_exported_for_deepspeed(tmp_path: Path) -> None:

@@ -305,10 +305,13 @@ def test_what_a_library_prints_does_not_reach_the_protocol(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os, threading\n"
+        "import time\n"
         "def chatter():\n"
-        "    import time\n"
+        # Libraries print once they are used: after the worker has put its output aside.
+        "    first = os.readlink('/proc/self/fd/1')\n"
+        "    while os.readlink('/proc/self/fd/1') == first: time.sleep(0.005)\n"
         "    while True: os.write(1, b'NCCL version 2.21\\n'); time.sleep(0.005)\n"
-        "threading.Timer(0.2, chatter).start()\n"
+        "threading.Thread(target=chatter, daemon=True).start()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 

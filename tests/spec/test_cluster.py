@@ -186,10 +186,11 @@ def test_ten_thousand_gpus_are_read_in_a_moment() -> None:
     text = f"name: large\nnodes:\n{nodes}"
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        # Of the processor, not of the clock, so that a busy machine does not decide.
+        start = time.process_time()
         data, locator = parse_mapping(text, "large.yaml")
         cluster = validate(data, locator, Cluster)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert cluster.device_count == 10_240
     assert min(seconds) < 0.3
 
