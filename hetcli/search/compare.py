@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
-from hetcli.errors import InfeasibleError
+from hetcli.search.best import best_plan
 from hetcli.search.document import alternative
 from hetcli.search.families import Problem
-from hetcli.search.grid import Grid, Scored
-from hetcli.search.options import PlanOptions
+from hetcli.search.grid import Scored
 from hetcli.search.pools import Pool
 from hetcli.spec.plan import Comparison, Comparisons
 
@@ -34,10 +33,9 @@ def compare(problem: Problem, best: Scored) -> Comparisons:
     alone = list(entries)
     for gpu in types:
         if gpu not in used:
-            options = replace(problem.options, must_use=(*problem.options.must_use, gpu))
-            entries.append(_entry(problem, Comparison(kind="with-type", gpu=gpu), options))
-    options = replace(problem.options, uniform_layers=True)
-    entries.append(_entry(problem, Comparison(kind="uniform-layers"), options))
+            asked = (*problem.options.must_use, gpu)
+            entries.append(_entry(problem, Comparison(kind="with-type", gpu=gpu), must_use=asked))
+    entries.append(_entry(problem, Comparison(kind="uniform-layers"), uniform_layers=True))
     return _summary(problem, best, entries, alone)
 
 
@@ -53,18 +51,14 @@ def _types(pools: Sequence[Pool]) -> dict[str, int]:
 def _alone(problem: Problem, gpu: str, types: dict[str, int]) -> Comparison:
     """The best plan on the cards of one type only."""
     others = tuple((other, 0) for other in types if other != gpu)
-    options = replace(problem.options, quotas=(*problem.options.quotas, *others))
-    return _entry(problem, Comparison(kind="single-type", gpu=gpu), options)
+    quotas = (*problem.options.quotas, *others)
+    return _entry(problem, Comparison(kind="single-type", gpu=gpu), quotas=quotas)
 
 
-def _entry(problem: Problem, empty: Comparison, options: PlanOptions) -> Comparison:
-    try:
-        plans = Grid(replace(problem, options=replace(options, top=1))).run().plans
-    except InfeasibleError as error:
-        return empty.model_copy(update={"reason": error.what})
-    if not plans:
+def _entry(problem: Problem, empty: Comparison, **changes: Any) -> Comparison:
+    best = best_plan(problem, **changes)
+    if best is None:
         return empty.model_copy(update={"reason": "nothing fits"})
-    best = plans[0]
     short = alternative(1, best.configuration, best.prediction)
     return empty.model_copy(
         update={

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from hetcli.errors import InfeasibleError
+from hetcli.search.best import best_plan
 from hetcli.search.families import Problem
-from hetcli.search.grid import Grid, Scored
-from hetcli.search.options import PlanOptions
+from hetcli.search.grid import Scored
 from hetcli.units import format_count, format_money
 
 __all__ = ["unsatisfied"]
@@ -22,10 +23,11 @@ def unsatisfied(problem: Problem) -> InfeasibleError | None:
     """
     options = problem.options
     name = problem.model.name
-    dear = replace(options, max_cost_per_step=None)
-    slow = replace(options, min_steps_per_s=None, min_tokens_per_s=None)
-    either = replace(dear, min_steps_per_s=None, min_tokens_per_s=None)
-    if dear != options and (best := _best(problem, dear, cheapest=True)):
+    no_speed: dict[str, Any] = {"min_steps_per_s": None, "min_tokens_per_s": None}
+    no_limits = {**no_speed, "max_cost_per_step": None}
+    dear = options.max_cost_per_step is not None
+    slow = replace(options, **no_speed) != options
+    if dear and (best := best_plan(problem, objective="cost", max_cost_per_step=None)):
         cost = best.prediction.cost_per_step
         assert cost is not None
         assert options.max_cost_per_step is not None
@@ -35,21 +37,21 @@ def unsatisfied(problem: Problem) -> InfeasibleError | None:
             f"{_speed(best)}",
             fix=f"--max-cost-per-step {_rounded(cost, math.ceil):g}",
         )
-    if slow != options and (best := _best(problem, slow)):
+    if slow and (best := best_plan(problem, objective="throughput", **no_speed)):
         rate = _rounded(1 / best.prediction.step_time_s, math.floor)
         return InfeasibleError(
             f"no plan of {name} is as fast as asked for",
             why=f"the fastest within the other limits does {_speed(best)}",
             fix=f"--min-throughput {rate:g}steps/s",
         )
-    if either not in (options, dear, slow) and (best := _best(problem, either)):
+    if dear and slow and (best := best_plan(problem, objective="throughput", **no_limits)):
         return InfeasibleError(
             f"no plan of {name} satisfies either the limit on money or the one on speed",
             why=f"the fastest of all does {_speed(best)}",
             fix="loosen both",
         )
-    free = replace(options, max_nodes=None, quotas=())
-    if free != options and (best := _best(problem, replace(either, max_nodes=None, quotas=()))):
+    free: dict[str, Any] = {"max_nodes": None, "quotas": ()}
+    if replace(options, **free) != options and (best := best_plan(problem, **no_limits, **free)):
         devices = best.configuration.devices
         nodes = len({device.node for device in devices})
         return InfeasibleError(
@@ -58,15 +60,6 @@ def unsatisfied(problem: Problem) -> InfeasibleError | None:
             fix="raise --max-nodes or the quotas",
         )
     return None
-
-
-def _best(problem: Problem, options: PlanOptions, *, cheapest: bool = False) -> Scored | None:
-    """The best plan within other limits, or the cheapest one."""
-    workload = problem.workload
-    if cheapest:
-        workload = workload.model_copy(update={"objective": "cost"})
-    found = Grid(replace(problem, workload=workload, options=replace(options, top=1))).run()
-    return found.plans[0] if found.plans else None
 
 
 def _speed(best: Scored) -> str:
