@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Station", "build"]
 
+_DISTINCT_STEPS = 8
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -305,7 +306,10 @@ def _visits(
 
 
 class _Sequences:
-    """Synthetic tokens, the same for a sequence of a step wherever it is read."""
+    """Synthetic tokens, the same for a sequence of a step wherever it is read.
+
+    They repeat after a few steps: enough to see that the loss falls, and ready before the first.
+    """
 
     def __init__(
         self,
@@ -322,7 +326,7 @@ class _Sequences:
             for action in program.actions
             if action.embeds or action.ends
         }
-        for step in range(steps):
+        for step in range(min(steps, _DISTINCT_STEPS)):
             for first, count in wanted:
                 rows = [
                     _tokens(seed, step, number, configuration.sequence, model.vocab_size)
@@ -332,7 +336,7 @@ class _Sequences:
 
     def __call__(self, step: int, action: Action) -> Tensor:
         """Tokens and the one after them, [sequences, sequence + 1]."""
-        return self._known[step, action.first]
+        return self._known[step % _DISTINCT_STEPS, action.first]
 
 
 def _tokens(seed: int, step: int, sequence: int, length: int, vocabulary: int) -> Tensor:

@@ -172,8 +172,8 @@ class Executor:
         end = self._clock.mark()
         if action.sends:
             assert result is not None
-            self._doing(f"sending after {name}")
             for message in action.sends:
+                self._doing(f"sending to {message.channel.destination} after {name}")
                 self._exchange.send(message, _piece(result, message))
         marks.works.append((action, start, end, self._clock.mark() if action.sends else end))
         if action.keeps_output:

@@ -15,16 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hetcli.errors import EnvironmentFailure
+from hetcli.spec.plan import PlanDevice
 from hetcli.trial.job import Job, RankReport
-from hetcli.trial.status import Doing, read_status
+from hetcli.trial.status import BEAT_S, Doing, read_status
 
-__all__ = ["Placement", "launch"]
+__all__ = ["Placement", "launch", "run_processes"]
 
 _POLL_S = 0.05
 # After one rank failed the others may still say why; then they are ended.
 _LAST_WORDS_S = 1.0
 _TERMINATE_S = 2.0
 _TAIL = 2000
+# A process that gave no sign of life for this long is stopped, not just slow.
+_SILENT_S = 6 * BEAT_S
+_NOTHING = Doing("", -1, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -64,20 +68,48 @@ def launch(
     """Run a job with one process for each of its devices; returns the reports, plan by plan.
 
     `placements` says per node how to start there (default: here, over loopback); `started` gets
-    the process ids, rank by rank; an empty folder to `keep` what the processes write may be given.
-    Raises EnvironmentFailure, with what each rank did last, when a
-    process dies, when nobody gets on, or when the time is up. No process is left behind.
+    the process ids, rank by rank; what the processes write goes to the empty folder `keep`, if one
+    is given. Raises EnvironmentFailure, with what each rank did last, when a process dies, when
+    nobody gets on, or when the time is up. No process is left behind.
     """
     with tempfile.TemporaryDirectory(prefix="hetcli-trial-") as folder:
         directory = keep or Path(folder)
-        ranks = _start(job, directory, placements or {})
-        try:
-            if started is not None:
-                started([rank.process.pid for rank in ranks])
-            _watch(ranks, time.monotonic() + time_limit_s, time_limit_s, job.stall_s)
-        finally:
-            _end(ranks)
+        task = directory / "job.json"
+        task.write_text(job.model_dump_json())
+        command = [sys.executable, "-m", "hetcli.trial.worker", str(task), str(directory)]
+        run_processes(
+            command,
+            job.devices,
+            directory,
+            time_limit_s=time_limit_s,
+            stall_s=job.stall_s,
+            placements=placements or {},
+            started=started,
+        )
         return _reports(directory)
+
+
+def run_processes(
+    command: Sequence[str],
+    devices: Sequence[PlanDevice],
+    directory: Path,
+    *,
+    time_limit_s: float,
+    stall_s: float,
+    placements: Mapping[str, Placement],
+    started: Callable[[Sequence[int]], None] | None = None,
+) -> None:
+    """Run `command` as a process for each device, with torchrun's variables; see `launch`.
+
+    Processes say what they do in `directory`/rank-N.status, and why they fail in rank-N.error.
+    """
+    ranks = _start(command, devices, directory, placements)
+    try:
+        if started is not None:
+            started([rank.process.pid for rank in ranks])
+        _watch(ranks, time.monotonic() + time_limit_s, time_limit_s, stall_s)
+    finally:
+        _end(ranks)
 
 
 def _reports(directory: Path) -> list[list[RankReport]]:
@@ -94,12 +126,15 @@ def _free_port() -> int:
         return port
 
 
-def _start(job: Job, directory: Path, placements: Mapping[str, Placement]) -> list[_Rank]:
-    task = directory / "job.json"
-    task.write_text(job.model_dump_json())
-    first = placements.get(job.devices[0].node, Placement())
+def _start(
+    command: Sequence[str],
+    devices: Sequence[PlanDevice],
+    directory: Path,
+    placements: Mapping[str, Placement],
+) -> list[_Rank]:
+    first = placements.get(devices[0].node, Placement())
     common = {
-        "WORLD_SIZE": str(len(job.devices)),
+        "WORLD_SIZE": str(len(devices)),
         "MASTER_ADDR": first.address,
         "MASTER_PORT": str(_free_port()),
         "OMP_NUM_THREADS": "1",
@@ -107,7 +142,7 @@ def _start(job: Job, directory: Path, placements: Mapping[str, Placement]) -> li
     if not placements:
         common["GLOO_SOCKET_IFNAME"] = "lo"
     ranks: list[_Rank] = []
-    for number, device in enumerate(job.devices):
+    for number, device in enumerate(devices):
         place = placements.get(device.node, Placement())
         output = directory / f"rank-{number}.output"
         environment = {
@@ -117,7 +152,6 @@ def _start(job: Job, directory: Path, placements: Mapping[str, Placement]) -> li
             "RANK": str(number),
             "LOCAL_RANK": str(device.index),
         }
-        command = [sys.executable, "-m", "hetcli.trial.worker", str(task), str(directory)]
         try:
             with output.open("wb") as stream:
                 process = subprocess.Popen(
@@ -198,11 +232,15 @@ def _words(rank: _Rank) -> tuple[str, str, str]:
 
 
 def _stuck(ranks: Sequence[_Rank], what: str) -> EnvironmentFailure:
+    """Stopped processes are named; without any, it is a link, or work that takes long."""
+    stopped = [rank for rank in ranks if (rank.doing or _NOTHING).silent_s > _SILENT_S]
+    names = ", ".join(f"rank {rank.number} ({rank.name})" for rank in stopped)
     return EnvironmentFailure(
         what,
-        why="a rank or a link does not do its part",
-        fix=f"the rank that nobody else waits for, or the link between two that wait:\n"
-        f"{_lines(ranks)}",
+        why=f"no sign of life from {names}"
+        if stopped
+        else "every process is alive: a link between two that wait does not carry, or work is slow",
+        fix=f"what each of them did last:\n{_lines(ranks)}",
     )
 
 

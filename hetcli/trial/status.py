@@ -4,40 +4,56 @@ from __future__ import annotations
 
 import mmap
 import struct
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Doing", "Status", "read_status"]
+__all__ = ["BEAT_S", "Doing", "Status", "read_status"]
 
-# Monotonic seconds, step, length of the text, text.
-_HEAD = struct.Struct("<dqH")
+# Monotonic seconds of the last sign of life; of the last word, its step, its length, itself.
+_ALIVE = struct.Struct("<d")
+_WORD = struct.Struct("<dqH")
+_TEXT = _ALIVE.size + _WORD.size
 _SIZE = 512
+# How often a process gives a sign of life, whatever it waits for.
+BEAT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """A process's last word: what it began `age_s` ago, in which step (-1: before the first)."""
+    """A process's last word: what it began `age_s` ago, in which step (-1: before the first).
+
+    `silent_s` is the time since its last sign of life: long for a stopped process, short for one
+    that waits.
+    """
 
     text: str
     step: int
     age_s: float
+    silent_s: float
 
 
 class Status:
-    """Writes a process's status into a file of fixed size; costs about a microsecond."""
+    """Writes a process's status into a file of fixed size; a word costs about a microsecond."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(_SIZE))
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), _SIZE)
         self.step = -1
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while True:
+            _ALIVE.pack_into(self._memory, 0, time.monotonic())
+            time.sleep(BEAT_S)
 
     def say(self, text: str) -> None:
         """The process begins something."""
-        encoded = text.encode()[: _SIZE - _HEAD.size]
-        head = _HEAD.pack(time.monotonic(), self.step, len(encoded))
-        self._memory[: _HEAD.size + len(encoded)] = head + encoded
+        encoded = text.encode()[: _SIZE - _TEXT]
+        word = _WORD.pack(time.monotonic(), self.step, len(encoded))
+        self._memory[_ALIVE.size : _TEXT + len(encoded)] = word + encoded
 
 
 def read_status(path: Path) -> Doing | None:
@@ -48,8 +64,10 @@ def read_status(path: Path) -> Doing | None:
         return None
     if len(content) < _SIZE:
         return None
-    since, step, length = _HEAD.unpack_from(content)
+    [alive] = _ALIVE.unpack_from(content)
+    since, step, length = _WORD.unpack_from(content, _ALIVE.size)
     if not length:
         return None
-    text = content[_HEAD.size : _HEAD.size + length].decode(errors="replace")
-    return Doing(text, step, time.monotonic() - since)
+    text = content[_TEXT : _TEXT + length].decode(errors="replace")
+    now = time.monotonic()
+    return Doing(text, step, now - since, now - alive)
