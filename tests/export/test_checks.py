@@ -98,6 +98,14 @@ MEGATRON = {
         megatron(H100, llama(), [32], context=2, sequence=1023),
         "each rank holds two chunks",
     ),
+    "flash attention on volta": (
+        megatron(V100, llama(), [32], data=8, precision="fp16", attention="flash"),
+        "neither flash nor cuDNN attention below compute capability 8.0",
+    ),
+    "context parallelism on volta": (
+        megatron(V100, llama(), [32], context=2, data=4, precision="fp16"),
+        "the unfused attention needs whole sequences",
+    ),
     "heads that tensor parallelism cannot cut": (
         megatron(cluster(group("n", gpus=3)), llama(), [32], tensor=3, sequence_parallel=False),
         "% 3 = ",
@@ -226,6 +234,16 @@ def test_a_model_that_megatron_has_no_option_for_is_refused_and_deepspeed_builds
     assert "train.py" in render(plan).files
 
 
+def test_cards_before_ampere_keep_transformer_engine_and_the_directory_says_how() -> None:
+    """Its RMSNorm is the only one that takes sequence parallelism, and it runs on Volta."""
+    plan = make_plan(V100, llama(), [16, 16], tensor=8, precision="fp16")
+    launch = render(plan)
+    assert "--sequence-parallel" in launch["common.sh"]
+    assert "--transformer-impl" not in launch["common.sh"]
+    assert "built with CUDA 12" in launch["README.md"]
+    assert "CUDA 12" not in render(make_plan(H100, llama(), [32], data=8))["README.md"]
+
+
 def test_stages_that_do_not_build_the_model_are_invalid_input() -> None:
     """Megatron-LM issue 1778: a plan edited to one layer trained a one-layer model."""
     plan = make_plan(H100, gpt(), [20], data=8, sequence=2048)
@@ -267,8 +285,8 @@ def test_a_device_that_the_cluster_lacks_is_invalid_input() -> None:
         ({"target": "accelerate"}, "divides the processes evenly"),
         ({"target": "free"}, "unlike shape"),
         ({"launcher": "mpirun"}, "not known to start this target"),
-        ({"target_version": "0.12"}, "0.16 or 0.17"),
-        ({"target_version": "latest"}, "0.16 or 0.17"),
+        ({"target_version": "0.16"}, "0.17 or 0.18"),
+        ({"target_version": "latest"}, "0.17 or 0.18"),
     ],
 )
 def test_unknown_names_are_refused_with_the_known_ones(

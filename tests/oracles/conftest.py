@@ -19,9 +19,19 @@ sys.path.insert(0, str(HERE.parent / "export"))
 
 # The wheel asks for Python 3.12 but runs on 3.11; of its dependencies torch and NumPy are enough.
 MEGATRON = "megatron-core==0.19.2"
-MEGATRON_OPTIONS = ("--no-deps", "--only-binary=:all:", "--python-version", "3.12")
+# Wheels of the other releases that hetcli writes for.
+MEGATRON_BEFORE = ("megatron-core==0.17.1", "megatron-core==0.18.0")
+# The last wheel for Python 3.11. It has Megatron core alone, so it needs no stubs.
+MEGATRON_CORE = "megatron-core==0.16.1"
+MEGATRON_OPTIONS = (
+    "--ignore-requires-python",
+    "--only-binary=:all:",
+    "--python-version",
+    "3.12",
+)
 # DeepSpeed with what it imports; torch is here already, in the build for this machine.
 DEEPSPEED = "deepspeed==0.19.8"
+DEEPSPEED_BEFORE = "deepspeed==0.18.9"
 DEEPSPEED_IMPORTS = (
     "einops",
     "hjson",
@@ -48,9 +58,9 @@ def installed(requirement: str, *more: str) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         target = Path(scratch) / "package"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target)]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
         result = subprocess.run(
-            [*command, requirement, *more],
+            [*command, "--target", str(target), requirement, *more],
             capture_output=True,
             text=True,
             env={**os.environ, "DS_BUILD_OPS": "0"},
@@ -103,7 +113,7 @@ class Judge:
 @pytest.fixture(scope="session")
 def megatron_folder() -> Path:
     pytest.importorskip("torch")
-    return installed(MEGATRON, "--ignore-requires-python", *MEGATRON_OPTIONS)
+    return installed(MEGATRON, *MEGATRON_OPTIONS)
 
 
 @pytest.fixture(scope="session")
@@ -113,10 +123,32 @@ def megatron(megatron_folder: Path) -> Iterator[Judge]:
     judge.close()
 
 
+@pytest.fixture(scope="session", params=MEGATRON_BEFORE)
+def megatron_before(request: pytest.FixtureRequest) -> Iterator[tuple[str, Judge]]:
+    """An older release: its version, and the judge."""
+    pytest.importorskip("torch")
+    folder = installed(request.param, *MEGATRON_OPTIONS)
+    judge = Judge(sys.executable, str(HERE / "megatron_worker.py"), str(folder))
+    yield request.param.partition("==")[2], judge
+    judge.close()
+
+
+@pytest.fixture(scope="session")
+def megatron_core_folder() -> Path:
+    pytest.importorskip("torch")
+    return installed(MEGATRON_CORE)
+
+
 @pytest.fixture(scope="session")
 def deepspeed_folder() -> Path:
     pytest.importorskip("torch")
-    return installed(DEEPSPEED, "--no-deps", *DEEPSPEED_IMPORTS)
+    return installed(DEEPSPEED, *DEEPSPEED_IMPORTS)
+
+
+@pytest.fixture(scope="session")
+def deepspeed_before_folder() -> Path:
+    pytest.importorskip("torch")
+    return installed(DEEPSPEED_BEFORE, *DEEPSPEED_IMPORTS)
 
 
 @pytest.fixture(scope="session")

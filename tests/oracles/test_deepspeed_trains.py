@@ -60,6 +60,14 @@ def test_losses_do_not_depend_on_the_split(
     assert losses == pytest.approx(reference, abs=TOLERANCE)
 
 
+def test_an_older_release_trains_to_the_same_losses(
+    reference: list[float], deepspeed_before_folder: Path, tmp_path: Path
+) -> None:
+    launch = render(SPLITS["unequal stages on unequal nodes"], target_version="0.18")
+    losses = train(launch, tmp_path, deepspeed_before_folder, TRAIN_STEPS=STEPS)
+    assert losses == pytest.approx(reference, abs=TOLERANCE)
+
+
 def test_training_goes_on_from_a_checkpoint(
     reference: list[float], deepspeed_folder: Path, tmp_path: Path
 ) -> None:

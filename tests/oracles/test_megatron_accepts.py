@@ -62,9 +62,11 @@ PLANS: dict[str, Plan] = {
 }
 
 
-def judged(plan: Plan, megatron: Judge, tmp_path: Path) -> tuple[list[dict[str, Any]], list[Call]]:
+def judged(
+    plan: Plan, megatron: Judge, tmp_path: Path, version: str | None = None
+) -> tuple[list[dict[str, Any]], list[Call]]:
     """Megatron-LM's answers, one a node, through the real scripts and the real torchrun parser."""
-    launch = render(plan, target="megatron")
+    launch = render(plan, target="megatron", target_version=version)
     folder = written(launch, tmp_path)
     stubs = stage(tmp_path / "stubs")
     calls = []
@@ -170,3 +172,28 @@ def test_stages_recompute_as_planned(megatron: Judge, tmp_path: Path) -> None:
     answers, _ = judged(PLANS["full recompute in some stages"], megatron, tmp_path)
     seen = [answer["arguments"]["recompute_granularity"] for answer in answers]
     assert seen == ["full", "full", None, None]
+
+
+# What uses the most options: the other plans differ in numbers only.
+RICH = (
+    "interleaved",
+    "some layers recomputed",
+    "context parallel",
+    "optimizer on the host",
+    "fp8",
+    "experts and tensor-parallel experts",
+    "latent attention, experts and prediction",
+    "learned positions and biases",
+)
+
+
+@pytest.mark.parametrize("name", RICH)
+def test_older_releases_accept_the_plan(
+    name: str, megatron_before: tuple[str, Judge], tmp_path: Path
+) -> None:
+    version, judge = megatron_before
+    [answer, *_], _ = judged(PLANS[name], judge, tmp_path, version)
+    assert answer["ok"], answer["error"]
+    assert [[chunk.count("t") for chunk in rank] for rank in answer["layers"]] == [
+        list(stage.chunks) for stage in PLANS[name].stages
+    ]

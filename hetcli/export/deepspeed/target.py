@@ -18,9 +18,8 @@ from hetcli.spec.model.architecture import MoeFeedForward
 
 __all__ = ["DEFAULT_VERSION", "VERSIONS", "program"]
 
-# Releases whose configuration keys and launcher flags are the ones written (`--no_ssh` came with
-# 0.15).
-VERSIONS: Final = ("0.15", "0.16", "0.17", "0.18", "0.19")
+# Releases that read the configuration and train with the trainer in the tests.
+VERSIONS: Final = ("0.18", "0.19")
 DEFAULT_VERSION: Final = "0.19"
 TARGET: Final = "deepspeed"
 TRAINER: Final = (

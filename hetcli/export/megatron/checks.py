@@ -17,9 +17,14 @@ from hetcli.perf import rules
 from hetcli.spec.model.architecture import MoeFeedForward
 from hetcli.spec.plan import Plan
 
-__all__ = ["check_plan", "place_plan"]
+__all__ = ["FUSED_ATTENTION_CAPABILITY", "check_plan", "place_plan", "without_fused_attention"]
 
 TARGET: Final = "megatron"
+# Transformer Engine is compiled for compute capability 7.0 and later, but below 8.0 it leaves out
+# every attention backend except the unfused one, which in turn cannot split sequences over ranks
+# (transformer_engine/common/CMakeLists.txt; get_attention_backend in
+# pytorch/attention/dot_product_attention/utils.py of release 2.9).
+FUSED_ATTENTION_CAPABILITY: Final = 8.0
 _ORDERS: Final[Sequence[RankOrder]] = (DEFAULT_ORDER, REPLICA_ORDER)
 
 
@@ -29,7 +34,7 @@ def check_plan(planned: Planned) -> None:
     Raises:
         UnsupportedByTargetError: with the rule, the nearest legal plan and the command that plans.
     """
-    for check in (_shape, _schedule, _memory, _vendors, _experts, _sequence):
+    for check in (_shape, _schedule, _memory, _vendors, _experts, _sequence, _attention):
         check(planned)
     try:
         rules.check(configuration(planned.plan, "megatron"), planned.model, planned.hardware)
@@ -246,4 +251,41 @@ def _sequence(planned: Planned) -> None:
             why="fp8 matrix products need dimensions that are multiples of 16",
             nearest="bf16",
             flags="--precision bf16",
+        )
+
+
+def without_fused_attention(planned: Planned) -> list[str]:
+    """The used device types on which Transformer Engine has its unfused attention only."""
+    return [
+        gpu.name
+        for gpu in planned.gpus
+        if gpu.compute_capability is not None
+        and float(gpu.compute_capability) < FUSED_ATTENTION_CAPABILITY
+    ]
+
+
+def _attention(planned: Planned) -> None:
+    degrees = planned.plan.parallelism
+    names = " and ".join(without_fused_attention(planned))
+    if not names:
+        return
+    why = (
+        "Transformer Engine has neither flash nor cuDNN attention below compute capability "
+        f"{FUSED_ATTENTION_CAPABILITY}"
+    )
+    if degrees.attention == "flash":
+        raise unsupported(
+            TARGET,
+            f"flash attention on {names}",
+            why=why,
+            nearest="the attention that each device type has",
+            flags="--attention auto",
+        )
+    if degrees.context_parallel > 1:
+        raise unsupported(
+            TARGET,
+            f"context_parallel {degrees.context_parallel} on {names}",
+            why=f"{why}, and the unfused attention needs whole sequences",
+            nearest="context_parallel 1",
+            flags="--cp 1",
         )

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from hetcli.catalog.gpu import Gpu
-from hetcli.export.megatron.checks import check_plan, place_plan
+from hetcli.export.megatron.checks import (
+    FUSED_ATTENTION_CAPABILITY,
+    check_plan,
+    place_plan,
+    without_fused_attention,
+)
 from hetcli.export.megatron.layout import plan_layout
 from hetcli.export.megatron.model import model_arguments
 from hetcli.export.placement import REPLICA_ORDER, Placement
@@ -17,8 +22,9 @@ from hetcli.spec.plan import Parallelism, PlanStage
 
 __all__ = ["DEFAULT_VERSION", "VERSIONS", "program"]
 
-# Releases of Megatron core whose options the arguments are written for.
-VERSIONS: Final = ("0.16", "0.17", "0.18", "0.19")
+# Releases of Megatron core whose own parser and validators judge the arguments in the tests. Wheels
+# before 0.17 hold neither.
+VERSIONS: Final = ("0.17", "0.18", "0.19")
 DEFAULT_VERSION: Final = "0.19"
 # Steps of a run whose plan names no number of tokens.
 DEFAULT_STEPS: Final = 100
@@ -94,7 +100,7 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
                 "Optional: `DATA_PATH` and `TOKENIZER_MODEL` (mock data otherwise), "
                 "`CHECKPOINT_DIR`, `TRAIN_ITERS`, `LR`; `common.sh` lists all.",
             ),
-            notes=_notes(placement, bool(of_node)),
+            notes=_notes(planned, placement, bool(of_node)),
         ),
         placement,
     )
@@ -210,8 +216,17 @@ def _steps(planned: Planned) -> int:
     return math.ceil(workload.tokens / (workload.global_batch * workload.sequence))
 
 
-def _notes(placement: Placement, unlike_recompute: bool) -> tuple[str, ...]:
+def _notes(planned: Planned, placement: Placement, unlike_recompute: bool) -> tuple[str, ...]:
     notes = []
+    plain = without_fused_attention(planned)
+    if plain:
+        # `--transformer-impl local` is no way out: its RMSNorm refuses sequence parallelism, and
+        # its modules order parameters unlike those of Transformer Engine.
+        notes.append(
+            f"{', '.join(plain)}: compute capability below {FUSED_ATTENTION_CAPABILITY}. "
+            "Transformer Engine runs there with its unfused attention, chosen rank by rank; for "
+            "Volta it must be built with CUDA 12, as CUDA 13 compiles for 7.5 and later."
+        )
     if unlike_recompute:
         notes.append(
             "Nodes recompute unlike numbers of layers. Megatron-LM takes such options per process "
