@@ -53,14 +53,24 @@ def register(app: typer.Typer) -> None:
                 "--profile", metavar="FILE", help="Show a profile.json too; may be repeated."
             ),
         ] = None,
+        explanation: Annotated[
+            str | None,
+            typer.Option("--explanation", metavar="FILE", help="Show what hetcli explain wrote."),
+        ] = None,
+        trial: Annotated[
+            str | None,
+            typer.Option("--trial", metavar="FILE", help="Show what hetcli trial measured."),
+        ] = None,
     ) -> None:
         """Explain a plan: as one offline HTML file, Markdown, a Perfetto trace, or right here."""
         from hetcli.perf.resolve import resolve
         from hetcli.report.forms import Report
         from hetcli.search.replay import replay
+        from hetcli.spec.explanation import Explanation
         from hetcli.spec.plan import Plan
         from hetcli.spec.profile import Profile
         from hetcli.spec.source import read_document
+        from hetcli.spec.trial import Trial
 
         read = read_document(plan, Plan)
         hardware = resolve(read.inputs.cluster)
@@ -69,6 +79,8 @@ def register(app: typer.Typer) -> None:
             replay(read, hardware),
             hardware,
             profiles=tuple(read_document(each, Profile) for each in profile or ()),
+            explanation=read_document(explanation, Explanation) if explanation else None,
+            trial=read_document(trial, Trial) if trial else None,
         )
         if made.disagreement:
             output.warn(made.disagreement)

@@ -18,8 +18,10 @@ from hetcli.report.steps import step_data
 from hetcli.report.terminal import plan_view
 from hetcli.report.trace import trace_document
 from hetcli.spec.base import SCHEMA_VERSION
+from hetcli.spec.explanation import Explanation
 from hetcli.spec.plan import Plan
 from hetcli.spec.profile import Profile
+from hetcli.spec.trial import Trial
 from hetcli.units import format_duration
 
 if TYPE_CHECKING:
@@ -31,12 +33,14 @@ __all__ = ["Report"]
 
 @dataclass(frozen=True)
 class Report:
-    """A plan, its step as the simulator runs it, and the profiles to show beside it."""
+    """A plan, its step as the simulator runs it, and what the page shows beside it."""
 
     plan: Plan
     step: StepTimeline
     hardware: Hardware
     profiles: tuple[Profile, ...] = ()
+    explanation: Explanation | None = None
+    trial: Trial | None = None
 
     @property
     def disagreement(self) -> str:
@@ -68,7 +72,14 @@ class Report:
 
     def html(self) -> str:
         """The page."""
-        return report_page(self.plan, self.step, self.hardware, profiles=self.profiles)
+        return report_page(
+            self.plan,
+            self.step,
+            self.hardware,
+            profiles=self.profiles,
+            explanation=self.explanation,
+            trial=self.trial,
+        )
 
     def markdown(self) -> str:
         """Markdown for issue trackers."""

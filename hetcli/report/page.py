@@ -20,8 +20,10 @@ from hetcli.report.pareto import Choice, Trade, trade
 from hetcli.report.places import drawn_links, drawn_places
 from hetcli.report.steps import step_data
 from hetcli.shipped import shipped_folder
+from hetcli.spec.explanation import Explanation
 from hetcli.spec.plan import Plan
 from hetcli.spec.profile import Profile
+from hetcli.spec.trial import Trial
 
 if TYPE_CHECKING:
     from hetcli.perf.hardware import Hardware
@@ -58,9 +60,18 @@ class _Bar:
 
 
 def report_page(
-    plan: Plan, step: StepTimeline, hardware: Hardware, *, profiles: Sequence[Profile] = ()
+    plan: Plan,
+    step: StepTimeline,
+    hardware: Hardware,
+    *,
+    profiles: Sequence[Profile] = (),
+    explanation: Explanation | None = None,
+    trial: Trial | None = None,
 ) -> str:
-    """The page as text: no file beside it, no network; names from files are escaped."""
+    """The page as text: no file beside it, no network; names from files are escaped.
+
+    An explanation adds what would make the plan faster, a trial what a few real steps took.
+    """
     template = _environment().get_template("page.html.j2")
     memory = _memory_bars(plan)
     return template.render(
@@ -86,7 +97,10 @@ def report_page(
         scatter=_scatter(trade(plan)),
         sources=sources(plan, hardware),
         measured=[measured_node(profile) for profile in profiles],
+        explanation=explanation,
+        trial=trial,
         facts=facts,
+        units=units,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from hetcli.report import facts
 from hetcli.report.forms import Report
 from hetcli.report.page import report_page
+from hetcli.search.explain import explain
 from hetcli.spec.profile import (
     Host,
     LinkMeasurement,
@@ -18,6 +20,7 @@ from hetcli.spec.profile import (
     Profile,
     Spread,
 )
+from hetcli.spec.trial import Compared, Trial, TrialStage
 from hetcli.units import format_bytes, format_duration
 
 MB = 10**6
@@ -196,3 +199,55 @@ def test_a_profile_adds_matrix_and_roofline(mixed: Report) -> None:
     assert "4096 x 4096 x 4096: 200 TFLOP/s" in text
     assert not page.all("i") or all("class" in each for each in page.all("i"))
     assert "What was measured" not in mixed.html()
+
+
+def test_an_explanation_adds_what_if(mixed: Report) -> None:
+    explanation = explain(mixed.plan)
+    page = Elements(replace(mixed, explanation=explanation).html())
+    assert explanation.binds in page.text
+    for each in explanation.what_if:
+        assert each.change in page.text
+        if each.gain is not None:
+            assert f"{each.gain:+.1%}" in page.text
+    assert "what if" not in mixed.html().lower()
+
+
+def test_a_trial_adds_predicted_against_measured(mixed: Report) -> None:
+    def compared(predicted: float | None, measured: float | None) -> Compared:
+        known = predicted is not None and measured
+        return Compared(
+            predicted=predicted,
+            measured=measured,
+            error=predicted / measured - 1 if known and predicted is not None else None,
+        )
+
+    times = compared(0.5, 0.4)
+    trial = Trial(
+        hetcli_version="0",
+        model="m",
+        cluster="c",
+        processor="cpu",
+        steps=3,
+        warm_up=1,
+        step_time_s=compared(2.0, 2.5),
+        step_p95_s=2.6,
+        step_minimum_s=2.4,
+        stages=(
+            TrialStage(
+                stage=0,
+                layers=4,
+                forward_s=times,
+                backward_s=times,
+                sending_s=times,
+                waiting_s=compared(None, 0.1),
+                synchronisation_s=times,
+                optimizer_s=times,
+            ),
+        ),
+        devices=(),
+        losses=(),
+    )
+    text = Elements(replace(mixed, trial=trial).html()).text
+    assert "2 s2.5 s-20.0%" in text
+    assert "500 ms400 ms+25.0%" in text
+    assert "unknown100 msunknown" in text
