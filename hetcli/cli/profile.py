@@ -27,8 +27,20 @@ class Device(StrEnum):
     cpu = "cpu"
 
 
+class Part(StrEnum):
+    """What to measure: devices, links inside a node, links between nodes."""
+
+    compute = "compute"
+    inside = "inside"
+    between = "between"
+
+
 DeviceOption = Annotated[
     Device, typer.Option("--device", help="auto: GPUs where there are any, else the CPU.")
+]
+
+ProfilesArgument = Annotated[
+    list[str], typer.Argument(metavar="PROFILE...", help="profile.json files, or folders of them.")
 ]
 
 
@@ -37,6 +49,8 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(cls=default_group("node"), rich_markup_mode=None)
     app.add_typer(group, name="profile", help="Measure this node, or all nodes.")
     _register_node(group)
+    _register_merge(group)
+    _register_show(group)
     _register_agent(group)
 
 
@@ -56,12 +70,10 @@ def _register_node(group: typer.Typer) -> None:
         device: DeviceOption = Device.auto,
         quick: Annotated[bool, typer.Option("--quick", help="Less than a minute a node.")] = False,
         full: Annotated[bool, typer.Option("--full", help="More shapes, sizes and pairs.")] = False,
-        compute: Annotated[
-            bool, typer.Option("--compute/--no-compute", help="Measure what devices compute.")
-        ] = True,
-        links: Annotated[
-            bool, typer.Option("--links/--no-links", help="Measure links and collectives.")
-        ] = True,
+        only: Annotated[
+            list[Part] | None,
+            typer.Option("--only", help="Measure this part; may be repeated (default: all)."),
+        ] = None,
         measure: Annotated[
             bool, typer.Option("--measure/--no-measure", help="Measure, or only take inventory.")
         ] = True,
@@ -113,8 +125,7 @@ def _register_node(group: typer.Typer) -> None:
         settings = Settings(
             level="quick" if quick else "full" if full else "normal",
             model=_model(model),
-            compute=measure and compute,
-            links=measure and links,
+            parts=frozenset(each.value for each in only or Part) if measure else frozenset(),
             compute_s=seconds,
         )
         with keeping(output, out, several=targets.several, resume=resume) as kept:
@@ -155,6 +166,61 @@ def _document(profiles: Sequence[Profile]) -> Profile | dict[str, object]:
         return profiles[0]
     rows = [profile.model_dump(mode="json") for profile in profiles]
     return {"schema_version": 1, "profiles": rows}
+
+
+def _register_merge(group: typer.Typer) -> None:
+    @command(group, "merge")
+    def merge(
+        output: Output,
+        profiles: ProfilesArgument,
+        out: Annotated[
+            str | None,
+            typer.Option("-o", "--output", metavar="FILE", help="Write cluster.yaml here."),
+        ] = None,
+        name: Annotated[str, typer.Option("--name", help="What to call the cluster.")] = "measured",
+    ) -> ExitCode:
+        """Make a cluster file of profiles, and name what is slower than its peers."""
+        from hetcli.cli.progress import profile_files, read_profiles
+        from hetcli.perf.fitting.links import fit_links
+        from hetcli.probe.health import examine
+        from hetcli.probe.merge import merge_profiles
+        from hetcli.report.findings import merge_view
+        from hetcli.spec.source import dump_yaml
+
+        read = read_profiles(profiles)
+        links = fit_links(read)
+        findings = examine(read, links)
+        cluster, left = merge_profiles(
+            read, name=name, links=links, findings=findings, files=profile_files(profiles, read)
+        )
+        findings = (*findings, *left)
+        for finding in findings:
+            output.warn(str(finding))
+        text = dump_yaml(cluster)
+        if out is not None:
+            output.save_text(out, text)
+        elif not output.json:
+            output.write(text)
+        if output.json or out not in {None, "-"}:
+            document = {
+                "schema_version": 1,
+                "cluster": cluster.model_dump(mode="json"),
+                "findings": [finding.model_dump(mode="json") for finding in findings],
+            }
+            output.result(document, *merge_view(cluster, findings))
+        return ExitCode.YES
+
+
+def _register_show(group: typer.Typer) -> None:
+    @command(group, "show")
+    def show(output: Output, profiles: ProfilesArgument) -> ExitCode:
+        """Show what profiles hold."""
+        from hetcli.cli.progress import read_profiles
+        from hetcli.report.profile import profiles_view
+
+        read = read_profiles(profiles)
+        output.result(_document(read), *profiles_view(read))
+        return ExitCode.YES
 
 
 def _register_agent(group: typer.Typer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hetcli.probe.profiler import Listener
     from hetcli.spec.profile import Profile
 
-__all__ = ["Kept", "keeping", "read_profiles"]
+__all__ = ["Kept", "keeping", "profile_files", "read_profiles"]
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,21 @@ def _previous(out: str, folder: Path | None) -> Mapping[str, Profile]:
     return {profile.node: profile for profile in found}
 
 
-def read_profiles(arguments: list[str]) -> list[Profile]:
-    """The profiles in files and folders (`-`: standard input). Raises SpecError."""
+def read_profiles(arguments: Sequence[str]) -> list[Profile]:
+    """The profiles in files and folders (`-`: standard input). Raises SpecError, UsageError."""
     from hetcli.spec.profile import Profile
     from hetcli.spec.source import read_document
 
+    return [read_document(path, Profile) for path in _paths(arguments)]
+
+
+def profile_files(arguments: Sequence[str], profiles: Sequence[Profile]) -> dict[str, str]:
+    """Where the profile of each node was read; standard input is no place."""
+    pairs = zip(profiles, _paths(arguments), strict=True)
+    return {profile.node: path for profile, path in pairs if path != "-"}
+
+
+def _paths(arguments: Sequence[str]) -> list[str]:
     paths: list[str] = []
     for argument in arguments:
         folder = Path(argument)
@@ -101,7 +111,7 @@ def read_profiles(arguments: list[str]) -> list[Profile]:
                 fix=f"hetcli profile -o {argument}/node.json",
             )
         paths += listed
-    return [read_document(path, Profile) for path in paths]
+    return paths
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 from hetcli.probe.draft import Draft
 from hetcli.probe.remote import Node
@@ -29,21 +29,30 @@ from hetcli.probe.wire import DescribeJob, LinkJob, NodeFacts, StoreJob
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.profile import Measurement, Profile
 
-__all__ = ["Campaign", "Settings"]
+__all__ = ["PARTS", "Campaign", "Part", "Settings"]
 
 # What a job may take beyond the time it measures for: allocating, compiling kernels, joining.
-GRACE_S = 30.0
-DESCRIBE_LIMIT_S = 120.0
+GRACE_S: Final = 30.0
+LINK_GRACE_S: Final = 20.0
+DESCRIBE_LIMIT_S: Final = 120.0
+# A node that so many others could not reach, and none could, is not waited for any more.
+UNREACHED: Final = 2
+
+
+Part = Literal["compute", "inside", "between"]
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure. `compute_s` overrides the level's time for a node's compute probes."""
+    """Which parts to measure: devices, links inside nodes, links between them.
+
+    `compute_s` overrides the level's time for a node's compute probes.
+    """
 
     level: Level = "normal"
     model: Model | None = None
-    compute: bool = True
-    links: bool = True
+    parts: frozenset[Part] = frozenset(PARTS)
     compute_s: float | None = None
 
 
@@ -63,6 +72,8 @@ class Campaign:
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     drafts: dict[str, Draft] = field(default_factory=dict)
     _counter: itertools.count[int] = field(default_factory=itertools.count)
+    _reached: set[str] = field(default_factory=set)
+    _unreached: dict[str, set[str]] = field(default_factory=dict)
     _done: float = 0.0
     _whole: float = 1.0
 
@@ -73,10 +84,11 @@ class Campaign:
         """
         measured = [node for node in self.nodes if self.facts[node.name].torch]
         self._whole = max(self.estimate_s(), 1e-9)
-        if self.settings.compute:
+        if "compute" in self.settings.parts:
             await self._machine_by_machine(measured, self._compute)
-        if self.settings.links:
+        if "inside" in self.settings.parts:
             await self._machine_by_machine(measured, self._inside)
+        if "between" in self.settings.parts:
             await self._pairs(measured)
             await self._groups(measured)
         return tuple(self.drafts[node.name].finish() for node in self.nodes)
@@ -89,7 +101,7 @@ class Campaign:
             draft = self.drafts[node.name] = Draft(
                 node.name, facts, previous=self.previous.get(node.name), save=self.save
             )
-            if not (self.settings.compute or self.settings.links):
+            if not self.settings.parts:
                 draft.note("only the inventory was asked for")
             elif not facts.torch:
                 draft.note("torch is not installed (pip install 'hetcli[profile]'): inventory only")
@@ -104,12 +116,12 @@ class Campaign:
         for members in machines:
             for name in members:
                 facts = self.facts[name]
-                if self.settings.compute:
+                if "compute" in self.settings.parts:
                     seconds += self._compute_s(facts) / len(machines)
-                if self.settings.links:
+                if "inside" in self.settings.parts:
                     inside = len(intra_steps(facts, self.settings.level))
                     seconds += inside * self._effort(facts).link_s / len(machines)
-        if self.settings.links and len(names) > 1:
+        if "between" in self.settings.parts and len(names) > 1:
             effort = self._effort(self.facts[names[0]])
             seconds += 2 * len(rounds(names)) * effort.link_s
             seconds += len(group_sizes(len(names))) * effort.link_s
@@ -222,7 +234,8 @@ class Campaign:
 
     async def _groups(self, nodes: Sequence[Node]) -> None:
         """All-reduce over more and more nodes, one rank each, then over all ranks of all."""
-        ready = [node for node in nodes if self.facts[node.name].ranks]
+        lost = self._unreached.keys() - self._reached
+        ready = [node for node in nodes if self.facts[node.name].ranks and node.name not in lost]
         if len(ready) < 2:
             return
         for size in group_sizes(len(ready)):
@@ -250,11 +263,14 @@ class Campaign:
         if not self._wanted(draft, step, names, own, label):
             return
         self._advance(f"{', '.join(names[:2])}: {step.label}", effort.link_s)
+        if why := self._hopeless(names):
+            draft.miss(label, why, names)
+            return
         key = f"group-{next(self._counter)}"
-        limit = 3 * effort.link_s + GRACE_S
+        limit = 3 * effort.link_s + LINK_GRACE_S
         try:
             first = nodes[step.members[0][0]]
-            opened = await first.run(step.members[0][1], StoreJob(key=key), limit_s=GRACE_S)
+            opened = await first.run(step.members[0][1], StoreJob(key=key), limit_s=LINK_GRACE_S)
             jobs = [
                 LinkJob(
                     key=key,
@@ -283,7 +299,22 @@ class Campaign:
             )
         except JobError as failed:
             draft.miss(label, failed.why, names)
+            if len(names) == 2:
+                for one, other in (names, reversed(names)):
+                    self._unreached.setdefault(one, set()).add(other)
+        else:
+            self._reached.update(names if len(names) > 1 else ())
         draft.save()
+
+    def _hopeless(self, names: tuple[str, ...]) -> str:
+        """Why a group of these nodes will not come together, as far as earlier ones tell."""
+        if len(names) < 2:
+            return ""
+        for name in names:
+            failed = len(self._unreached.get(name, ()))
+            if failed >= UNREACHED and name not in self._reached:
+                return f"{name} was not reached by {failed} other nodes"
+        return ""
 
     def _wanted(
         self,

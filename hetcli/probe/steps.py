@@ -244,7 +244,7 @@ def intra_steps(facts: NodeFacts, level: Level) -> tuple[GroupStep, ...]:
     """The link probes inside a node: pairs, then collectives by group size.
 
     One pair stands for all that are joined alike (`full` takes every pair); collectives other than
-    all-reduce run over all ranks.
+    all-reduce run over all ranks, and not in `quick`.
     """
     if facts.ranks < 2:
         return ()
@@ -254,7 +254,7 @@ def intra_steps(facts: NodeFacts, level: Level) -> tuple[GroupStep, ...]:
     ]
     sizes = (facts.ranks,) if level == "quick" else group_sizes(facts.ranks)
     steps += [_collective("all_reduce", size) for size in sizes]
-    if level != "quick" or facts.backend == "gloo":
+    if level != "quick":
         others: Sequence[LinkOperation] = (
             "all_gather",
             "reduce_scatter",

@@ -66,9 +66,7 @@ def test_a_quick_profile_of_the_processor_is_complete_within_a_minute(
     assert profile.memory_bandwidth
     assert profile.layers
     assert profile.optimizer
-    assert {row.operation for row in profile.links} == {
-        "send_recv", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-    }  # fmt: skip
+    assert {row.operation for row in profile.links} == {"send_recv", "all_reduce"}
     assert all(row.verified for row in profile.links)
     assert profile.host.torch
 

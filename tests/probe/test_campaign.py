@@ -185,7 +185,12 @@ def test_a_node_that_dies_costs_the_rows_it_takes_part_in() -> None:
     assert pairs(profiles) == set(itertools.permutations(alive, 2))
     missing = [each for profile in profiles for each in profile.missing]
     assert missing
-    assert all("n2" in each.nodes and each.why == "n2 is gone" for each in missing)
+    assert all("n2" in each.nodes for each in missing)
+    assert {each.why for each in missing} == {"n2 is gone", "n2 was not reached by 2 other nodes"}
+    assert [row.nodes for row in profiles[0].links if row.operation == "all_reduce"][1:] == [
+        ("n0", "n1"),
+        ("n0", "n1", "n3"),
+    ]
     assert profiles[2].matmul
     with pytest.raises(EnvironmentFailure, match="steps gave no result") as caught:
         Outcome(profiles).verdict()
@@ -198,7 +203,7 @@ def test_a_device_that_cannot_be_described_is_not_tried_again() -> None:
         return "no CUDA device" if isinstance(job, DescribeJob) else ""
 
     node = PretendNode("n0", "m", fails)
-    (profile,), _ = measured([node], Settings(level="quick", links=False))
+    (profile,), _ = measured([node], Settings(level="quick", parts=frozenset({"compute"})))
     assert [type(job) for _, job in node.jobs] == [DescribeJob]
     assert {each.why for each in profile.missing} == {"no CUDA device"}
 
@@ -236,7 +241,7 @@ def test_nodes_of_one_machine_measure_one_after_the_other() -> None:
 
         machines = ["m", "m"] if kind == "one machine" else ["m0", "m1"]
         nodes = [Slow(f"n{i}", machine) for i, machine in enumerate(machines)]
-        settings = Settings(level="quick", links=False)
+        settings = Settings(level="quick", parts=frozenset({"compute"}))
         campaign = Campaign(nodes, settings, lambda _: None, lambda *_: None)
         await campaign.describe()
         await campaign.run()
@@ -261,13 +266,13 @@ def test_wrong_values_are_kept_apart_from_results() -> None:
             self, rank: int, job: Job, *, limit_s: float, on_row: OnRow = ignore_row
         ) -> dict[str, Any]:
             def spoiled(field: str, row: Any) -> None:
-                bad = field == "links" and row.operation == "broadcast"
+                bad = field == "links" and row.operation == "all_reduce"
                 on_row(field, row.model_copy(update={"verified": False}) if bad else row)
 
             return await super().run(rank, job, limit_s=limit_s, on_row=spoiled)
 
     (profile,), _ = measured([Wrong("n0", "m")])
-    assert [row.operation for row in profile.links if not row.verified] == ["broadcast"]
+    assert [row.operation for row in profile.links if not row.verified] == ["all_reduce"]
     assert [each.why for each in profile.missing] == [
         "the values that arrived are wrong; its time is not used"
     ]
@@ -281,8 +286,23 @@ def test_the_estimate_is_the_time_that_the_steps_are_given() -> None:
         await campaign.describe()
         return campaign.estimate_s()
 
-    # One node: 10 s of compute and six operations over its two ranks, 2 s each.
-    assert asyncio.run(estimate(1, None)) == 10 + 6 * 2
+    # One node: 10 s of compute and two operations over its two ranks, 2 s each.
+    assert asyncio.run(estimate(1, None)) == 10 + 2 * 2
     # Four machines at once, then 3 rounds both ways, then groups of 2 and 4.
-    assert asyncio.run(estimate(4, None)) == 22 + 3 * 2 * 2 + 2 * 2
-    assert asyncio.run(estimate(4, "one")) == 4 * 22 + 3 * 2 * 2 + 2 * 2
+    assert asyncio.run(estimate(4, None)) == 14 + 3 * 2 * 2 + 2 * 2
+    assert asyncio.run(estimate(4, "one")) == 4 * 14 + 3 * 2 * 2 + 2 * 2
+
+
+def test_a_node_that_no_peer_reaches_is_not_waited_for_again_and_again() -> None:
+    # Its agent answers, but the network between the nodes does not.
+    def cut(job: Job) -> str:
+        return "timed out after 26 s" if getattr(job, "scope", "") == "inter_node" else ""
+
+    nodes = [PretendNode(name, name, cut if name == "n5" else lambda _: "") for name in names(6)]
+    profiles, _ = measured(nodes)
+    assert pairs(profiles) == set(itertools.permutations(names(5), 2))
+    tried = [job for _, job in nodes[5].jobs if getattr(job, "scope", "") == "inter_node"]
+    assert len(tried) <= 3
+    missing = [each for profile in profiles for each in profile.missing if "n5" in each.nodes]
+    assert len(missing) == 2 * 5  # every pair both ways
+    assert "n5 was not reached by 2 other nodes" in {each.why for each in missing}

@@ -1,0 +1,1 @@
+"""From measurements to curves: robust regression over profiles."""
