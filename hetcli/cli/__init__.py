@@ -17,6 +17,7 @@ from hetcli.cli import (
     estimate,
     explain,
     export,
+    fit,
     gpus,
     models,
     plan,
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 for module in (
     profile,
+    fit,
     plan,
     estimate,
     explain,
