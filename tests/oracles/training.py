@@ -13,9 +13,23 @@ from recording import node_scripts, written
 
 from hetcli.export import LaunchDirectory
 
+HERE = Path(__file__).parent
 # One run on a busy machine.
 TIMEOUT_S = 240
-_LOSS = re.compile(r"step \d+/\d+ \| loss (\S+)")
+_DEEPSPEED_LOSS = re.compile(r"step \d+/\d+ \| loss (\S+)")
+_MEGATRON_LOSS = re.compile(r"lm loss: (\S+)")
+# What Megatron-LM needs where neither CUDA, Transformer Engine nor Apex is; none of it is planned.
+CPU_ARGUMENTS = (
+    "--transformer-impl=local",
+    "--distributed-backend=gloo",
+    "--use-cpu-initialization",
+    "--no-gradient-accumulation-fusion",
+    "--no-masked-softmax-fusion",
+    "--no-bias-swiglu-fusion",
+    "--no-bias-dropout-fusion",
+    "--no-persist-layer-norm",
+    "--no-rope-fusion",
+)
 
 
 def free_port() -> int:
@@ -24,8 +38,10 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def train(launch: LaunchDirectory, root: Path, packages: Path, **settings: str) -> list[float]:
-    """Run every node's script at the same time; the losses of the steps."""
+def run_nodes(
+    launch: LaunchDirectory, root: Path, *arguments: str, **settings: str
+) -> tuple[str, ...]:
+    """Run every node's script at the same time; what each printed."""
     folder = written(launch, root)
     bin_ = root / "bin"
     bin_.mkdir()
@@ -36,17 +52,15 @@ def train(launch: LaunchDirectory, root: Path, packages: Path, **settings: str) 
     environment = {
         "PATH": f"{bin_}:{os.environ['PATH']}",
         "HOME": str(root),
-        "PYTHONPATH": str(packages),
         "PYTHONWARNINGS": "ignore",
         "PREFLIGHT": "off",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
-        "TORCH_EXTENSIONS_DIR": str(root / "extensions"),
         **settings,
     }
     nodes = [
         subprocess.Popen(
-            ["bash", str(folder / script)],
+            ["bash", str(folder / script), *arguments],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -55,9 +69,47 @@ def train(launch: LaunchDirectory, root: Path, packages: Path, **settings: str) 
         for script in node_scripts(launch)
     ]
     try:
-        outputs = [node.communicate(timeout=TIMEOUT_S)[0] for node in nodes]
+        outputs = tuple(node.communicate(timeout=TIMEOUT_S)[0] for node in nodes)
     finally:
         for node in nodes:
             node.kill()
     assert all(node.returncode == 0 for node in nodes), "\n".join(outputs)[-6000:]
-    return [float(value) for output in outputs for value in _LOSS.findall(output)]
+    return outputs
+
+
+def train(launch: LaunchDirectory, root: Path, packages: Path, **settings: str) -> list[float]:
+    """The losses of the steps that DeepSpeed trains."""
+    outputs = run_nodes(
+        launch,
+        root,
+        PYTHONPATH=str(packages),
+        TORCH_EXTENSIONS_DIR=str(root / "extensions"),
+        **settings,
+    )
+    return [float(value) for output in outputs for value in _DEEPSPEED_LOSS.findall(output)]
+
+
+def train_megatron(
+    launch: LaunchDirectory, root: Path, packages: Path, steps: int
+) -> tuple[list[float], str]:
+    """The losses of the steps that Megatron-LM trains, and all that it printed."""
+    checkout = root / "megatron"
+    checkout.mkdir(parents=True)
+    (checkout / "megatron").symlink_to(packages / "megatron")
+    (checkout / "pretrain_gpt.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport megatron_entry\n"
+        "megatron_entry.main()\n"
+    )
+    outputs = run_nodes(
+        launch,
+        root,
+        *CPU_ARGUMENTS,
+        MEGATRON_PATH=str(checkout),
+        TRAIN_ITERS=str(steps),
+        # The same rate in every step, so that it is compared with nothing but itself.
+        MIN_LR="1e-3",
+        LR="1e-3",
+        TORCHDYNAMO_DISABLE="1",
+    )
+    losses = [float(value) for output in outputs for value in _MEGATRON_LOSS.findall(output)]
+    return losses, "\n".join(outputs)
