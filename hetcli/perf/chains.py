@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hetcli.perf.communication import p2p_s, wire_element_bytes
+from hetcli.perf.communication import ELEMENT_BYTES, p2p_s
 from hetcli.perf.configuration import Configuration, DeviceId, Pipeline, Replica, Stage
 from hetcli.perf.hardware import Hardware, Node
 from hetcli.perf.stage import Costs, Pass, ReplicaTime, replica_time
@@ -47,7 +47,7 @@ def edge_bytes(configuration: Configuration, model: Model, stage: Stage, replica
     whole = configuration.framework == "megatron" and not configuration.sequence_parallel
     copies = stage.tensor_parallel if whole else 1
     elements = replica.micro_batch_size * configuration.sequence * model.hidden_size
-    return float(elements * wire_element_bytes(configuration) * copies)
+    return float(elements * ELEMENT_BYTES[configuration.precision] * copies)
 
 
 def sending_ranks(configuration: Configuration, stage: Stage, replica: Replica) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hetcli.perf.configuration import Configuration, Shape
+from hetcli.perf.configuration import Shape
 from hetcli.perf.hardware import LinkCurve
 from hetcli.spec.model.architecture import Layer, Model, MoeFeedForward
 
@@ -27,16 +27,10 @@ __all__ = [
     "layer_communication",
     "p2p_s",
     "reduce_scatter_s",
-    "wire_element_bytes",
 ]
 
 # Bytes of an activation element on the wire; fp8 training still sends bf16.
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 2}
-
-
-def wire_element_bytes(user: Shape | Configuration) -> int:
-    """Bytes of one element of an activation or gradient on the wire."""
-    return ELEMENT_BYTES[user.wire_precision or user.precision]
 
 
 def p2p_s(nbytes: float, link: LinkCurve, senders: int = 1) -> float:
@@ -178,7 +172,7 @@ def layer_communication(
     full recomputation. Context parallel: keys and values travel around the ring, their gradients
     too. Expert parallel: dispatch and combine are all-to-alls of the routed tokens.
     """
-    size = wire_element_bytes(shape)
+    size = ELEMENT_BYTES[shape.precision]
     tokens = shape.micro_batch_size * shape.sequence / shape.context_parallel
     activations = tokens * model.hidden_size * size
     again = 2 if shape.recompute == "full" else 1
@@ -210,7 +204,7 @@ def layer_communication(
 def _key_value_bytes(layer: Layer, tokens: float, shape: Shape) -> float:
     attention = layer.attention
     assert attention is not None
-    whole = tokens * shape.context_parallel * wire_element_bytes(shape)
+    whole = tokens * shape.context_parallel * ELEMENT_BYTES[shape.precision]
     if attention.kind == "gqa":
         return whole * 2 * max(attention.kv_heads / shape.tensor_parallel, 1) * attention.head_dim
     heads = attention.heads / shape.tensor_parallel

@@ -139,8 +139,8 @@ class Configuration:
     overlap_tensor_parallel: bool = False
     # Whether fp32 products may run on the tf32 units (torch.backends.cuda.matmul.allow_tf32).
     allow_tf32: bool = False
-    # What activations and gradients are on the wire, where that is not the training precision.
-    wire_precision: TrainingPrecision | None = None
+    # What gradients are reduced in, where that is not the framework's default.
+    gradient_precision: TrainingPrecision | None = None
     # The attention kernel asked for; "auto" takes the best one that each device type has.
     attention: Literal["auto", "flash", "unfused"] = "auto"
     notes: tuple[str, ...] = field(default=())
@@ -188,4 +188,3 @@ class Shape:
     framework: Framework = "megatron"
     framework_release: str | None = None
     allow_tf32: bool = False
-    wire_precision: TrainingPrecision | None = None

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hetcli.perf.communication import (
+    ELEMENT_BYTES,
     Group,
     LayerCommunication,
     layer_communication,
-    wire_element_bytes,
 )
 from hetcli.perf.compute import LayerTime, embedding_time, head_time, layer_time, shape_of
 from hetcli.perf.compute.rates import framework_of
@@ -117,7 +117,7 @@ def boundary_bytes(model: Model, shape: Shape) -> float:
     """Bytes of activations that one rank passes on to the next stage."""
     tokens = shape.micro_batch_size * shape.sequence / shape.context_parallel
     share = shape.tensor_parallel if shape.sequence_parallel else 1
-    return tokens * model.hidden_size * wire_element_bytes(shape) / share
+    return tokens * model.hidden_size * ELEMENT_BYTES[shape.precision] / share
 
 
 def device_group(hardware: Hardware, devices: Sequence[DeviceId], sisters: int) -> Group:

@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcli.perf.communication import Group, group_all_reduce_s, group_gather_s
+from hetcli.perf.communication import ELEMENT_BYTES, Group, group_all_reduce_s, group_gather_s
 from hetcli.perf.compute.rates import framework_of
 from hetcli.perf.configuration import Configuration, DeviceId, Stage
 from hetcli.perf.hardware import Hardware
@@ -122,15 +122,15 @@ def _largest_count(devices: Sequence[DeviceId]) -> int:
 def gradient_bytes(configuration: Configuration) -> int:
     """Bytes on the wire for a gradient.
 
-    Megatron-LM accumulates and reduces bf16 gradients in fp32 (`--bf16` sets
+    By default Megatron-LM accumulates and reduces bf16 gradients in fp32 (`--bf16` sets
     `accumulate_allreduce_grads_in_fp32`), fp16 ones in fp16; DeepSpeed and FSDP reduce in the
     training precision.
     """
-    if (configuration.wire_precision or configuration.precision) == "fp32":
-        return 4
+    if configuration.gradient_precision is not None:
+        return ELEMENT_BYTES[configuration.gradient_precision]
     if configuration.framework == "megatron" and configuration.precision != "fp16":
-        return 4
-    return 2
+        return ELEMENT_BYTES["fp32"]
+    return ELEMENT_BYTES[configuration.precision]
 
 
 def synchronisation(
@@ -147,7 +147,7 @@ def synchronisation(
     held = holding(stage_parameters(model, stage, first=first, last=last), configuration, stage)
     dense, expert = _rings(configuration, stage, others, hardware)
     gradient = gradient_bytes(configuration)
-    weight = 4 if (configuration.wire_precision or configuration.precision) == "fp32" else 2
+    weight = ELEMENT_BYTES[configuration.precision]
     parts = [(held.dense, dense)]
     if held.experts:
         parts.append((held.experts, expert))

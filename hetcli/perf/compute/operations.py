@@ -105,6 +105,8 @@ class Elementwise:
     element_bytes: float | None = None
     # Whether it serves routed experts.
     grouped: bool = False
+    # Whether `elements` counts every pass, so that no framework needs more.
+    exact: bool = False
 
 
 Operation = Matmul | Attention | Elementwise
@@ -224,5 +226,5 @@ def head_operations(model: Model, shape: Shape) -> tuple[Operation, ...]:
     return (
         Elementwise(2 * tokens * model.hidden_size),
         Matmul(tokens, vocabulary, width),
-        Elementwise(6 * tokens * vocabulary, kernels=4, element_bytes=4),
+        Elementwise(6 * tokens * vocabulary, kernels=4, element_bytes=4, exact=True),
     )

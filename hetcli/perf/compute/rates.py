@@ -175,7 +175,8 @@ class Rates:
     def elementwise_s(self, operation: Elementwise, *, backward: bool = False) -> float:
         """Kernels that the HBM bounds."""
         size = operation.element_bytes or self._element
-        factor = self.framework.elementwise.value * (ELEMENTWISE_BACKWARD if backward else 1)
+        factor = 1.0 if operation.exact else self.framework.elementwise.value
+        factor *= ELEMENTWISE_BACKWARD if backward else 1
         launch = self.shares.matmul[self.dtype].launch_s
         return operation.elements * size * factor / self._streaming + operation.kernels * launch
 

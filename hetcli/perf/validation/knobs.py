@@ -41,8 +41,8 @@ def family(gpu: Gpu) -> str:
 # (term, which frameworks or, with an empty tuple, every GPU family on its own, deviation). Wide
 # where nothing else is known of a term, narrow where a benchmark of the kernel stands behind it.
 _TERMS: tuple[tuple[str, tuple[str, ...], float], ...] = (
-    ("sustained-16", (), 0.1),
-    ("sustained-8", (), 0.1),
+    ("sustained-16", (), 0.15),
+    ("sustained-8", (), 0.15),
     ("attention", (), 0.15),
     ("routed", ("megatron",), 0.3),
     ("routed@26.06", ("megatron",), 0.3),
@@ -122,13 +122,11 @@ def scaled(
 
 
 def _fitted(term: Term, log: float, rows: int) -> Term:
-    return term.model_copy(
-        update={
-            "value": term.value * math.exp(log),
-            "origin": Origin.FITTED if rows else term.origin,
-            "rows": rows,
-        }
-    )
+    value = term.value * math.exp(log)
+    if not rows:
+        return term.model_copy(update={"value": value})
+    source = f"{rows} training runs"
+    return Term(value=value, origin=Origin.FITTED, rows=rows, source=source)
 
 
 def _scaled_device(

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from hetcli.catalog.efficiency import EfficiencyTable, efficiency_from
 from hetcli.errors import HetcliError
 from hetcli.perf.hardware import DeviceType, Hardware
+from hetcli.perf.memory import allocated_bytes
 from hetcli.perf.step import predict
 from hetcli.perf.validation.runs import Run, run_of
 from hetcli.perf.validation.table import Row, SkippedRow
 
-__all__ = ["Clusters", "RowResult", "predict_runs", "runs_of"]
+__all__ = ["Clusters", "RowResult", "predict_rows", "predict_runs", "runs_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,13 @@ class RowResult:
     predicted_s: float | None
     measured_peak_bytes: float | None = None
     predicted_peak_bytes: float | None = None
+
+    @property
+    def time_error(self) -> float | None:
+        """Predicted over measured seconds, less one; None when either is unknown."""
+        if self.measured_s is None or self.predicted_s is None:
+            return None
+        return self.predicted_s / self.measured_s - 1
 
 
 def runs_of(rows: Iterable[Row]) -> tuple[list[Run], list[SkippedRow]]:
@@ -75,6 +83,48 @@ def _with_efficiency(hardware: Hardware, table: EfficiencyTable) -> Hardware:
             )
     nodes = tuple(replace(node, device_type=types[node.device_type]) for node in hardware.nodes)
     return replace(hardware, nodes=nodes)
+
+
+def predict_rows(runs: Sequence[Run], table: EfficiencyTable | None = None) -> list[RowResult]:
+    """Predicted seconds and bytes of every run.
+
+    Bytes are those that the framework's allocator counts on the fullest device
+    (torch.cuda.max_memory_allocated), as published tables give them.
+    """
+    found = []
+    for run, seconds in zip(runs, predict_runs(runs, table), strict=True):
+        peak = _peak_bytes(run) if run.measured_peak_bytes is not None else None
+        found.append(
+            RowResult(
+                id=run.id,
+                source=run.source,
+                group=run.group,
+                gpu=run.gpu,
+                framework=run.framework,
+                noisy=run.noisy,
+                measured_s=run.measured_s,
+                predicted_s=seconds,
+                measured_peak_bytes=run.measured_peak_bytes,
+                predicted_peak_bytes=peak,
+            )
+        )
+    return found
+
+
+def _peak_bytes(run: Run) -> float:
+    """Allocated bytes of the fullest device; equal replicas of a stage are asked once."""
+    found = []
+    for at, pipeline in enumerate(run.configuration.pipelines):
+        for stage, held in enumerate(pipeline.stages):
+            kinds: dict[object, int] = {}
+            for position, replica in enumerate(held.replicas):
+                kind = run.hardware.node_of(replica.devices[0]).device_type
+                kinds.setdefault((kind, replica.micro_batch_size, replica.micro_batches), position)
+            found += [
+                allocated_bytes(run.configuration, run.model, run.hardware, at, stage, position)
+                for position in kinds.values()
+            ]
+    return float(max(found))
 
 
 def predict_runs(runs: Sequence[Run], table: EfficiencyTable | None = None) -> list[float]:

@@ -80,7 +80,7 @@ def run_of(row: Row) -> Run:
     hardware = _hardware(row)
     configuration = _configuration(row, model, hardware)
     peak = row.number("measured_peak_mem_gb")
-    gpu = hardware.nodes[0].device_type.gpu.name
+    gpu = "+".join(dict.fromkeys(node.device_type.gpu.name for node in hardware.nodes))
     devices = hardware.device_count
     return Run(
         id=row.id,
@@ -115,7 +115,51 @@ def _measured(row: Row, configuration: Configuration, model: Model, devices: int
     return configuration.global_batch * work / (tflops * 1e12 * devices)
 
 
+_NODES = re.compile(r"(\d+)x ([\w.-]+) \((\d+)x ([\w-]+)\)")
+
+
+def _mixed(row: Row, nodes: Sequence[tuple[str, str, str, str]]) -> Hardware:
+    """Nodes as `3x p3.8xlarge (4x V100-16GB) + 1x g4dn.12xlarge (4x T4-16GB)` names them."""
+    inter, intra = row.text("interconnect_inter") or "", row.text("interconnect_intra") or ""
+    groups = []
+    for count, name, gpus, gpu in nodes:
+        family = name.split(".")[0]
+        rate = _named_rate(inter, family)
+        if rate is None:
+            raise ValueError(f"no network rate of {name} is given")
+        interface = {"kind": "ethernet", "rate": format_rate_exact(rate)}
+        # Script values of PCIe are nominal; NVLink is better known from the catalogue.
+        inside = _named_rate(intra, family) if find_gpu(gpu).intra_link.startswith("pcie") else None
+        groups.append(
+            NodeGroup(
+                name=family,
+                count=int(count),
+                gpu=gpu,
+                gpus=int(gpus),
+                intra_link=_pcie(inside) if inside else None,
+                nics=(Nic.model_validate(interface),),
+                fabric="network",
+            )
+        )
+    return resolve(Cluster(name="measured", nodes=tuple(groups)))
+
+
+def _named_rate(text: str, name: str) -> float | None:
+    """Bytes/s from `p3.8xlarge 10 Gb/s, g4dn 50 Gb/s` for one of the names."""
+    found = re.search(rf"{re.escape(name)}[\w.]* (\d+) Gb/s", text)
+    return float(found[1]) * 1e9 / 8 if found else None
+
+
+def _pcie(rate: float) -> IntraLink:
+    """A PCIe link of a stated, nominal rate: collectives reach the share that its kind reaches."""
+    reached = rate * find_link("pcie3").efficiency
+    return IntraLink.model_validate({"kind": "pcie3", "rate": format_rate_exact(reached)})
+
+
 def _hardware(row: Row) -> Hardware:
+    nodes = _NODES.findall(row.text("cluster") or "")
+    if nodes:
+        return _mixed(row, nodes)
     name = re.sub(r"\s*\(.*\)", "", row.text("gpu") or "")
     devices = row.need("gpus")
     per_node = row.integer("gpus_per_node") or 8
@@ -139,16 +183,13 @@ def _cluster(gpu: str, devices: int, per_node: int, network: str, intra_rate: fl
         kind = "ethernet"
     if "Slingshot" in network:
         kind = "slingshot"
-    # A link's stated rate is nominal; collectives reach the share of it that its kind reaches.
-    reached = intra_rate * find_link("pcie3").efficiency
-    link = {"kind": "pcie3", "rate": format_rate_exact(reached)}
     interface = {"kind": kind, "rate": format_rate_exact(rate), "count": count}
     group = NodeGroup(
         name="node",
         count=devices // per_node,
         gpu=gpu,
         gpus=per_node,
-        intra_link=IntraLink.model_validate(link) if intra_rate else None,
+        intra_link=_pcie(intra_rate) if intra_rate else None,
         nics=(Nic.model_validate(interface),),
     )
     return resolve(Cluster(name="measured", nodes=(group,)))
@@ -329,6 +370,8 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
         zero_stage=zero,
         schedule=schedule,
         allow_tf32="Sailor" in row.source,
+        # What AMP's runs spend on gradients over 10 and 50 Gb/s is that of fp32 ones.
+        gradient_precision="fp32" if "AMP" in row.source else None,
         # DeepSpeed's pipeline engine and the Megatron-LM of 2021 reduce after the last backward.
         overlap_grad_reduce=modern,
         overlap_param_gather=modern,
