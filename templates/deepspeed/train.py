@@ -98,13 +98,15 @@ def main() -> None:
         for replica in plan["stages"][0]["replicas"]
     ]
     tokens = plan["parallelism"]["global_batch"] * sequence
+    replica = mesh.get_data_parallel_rank()
+    weight = loss_weight(plan, replica)
     for step in range(first, options.steps):
         began = time.perf_counter()
-        batches = micro_batches(data, step, sizes, mesh.get_data_parallel_rank())
+        batches = micro_batches(data, step, sizes, replica)
         value = (
             float(engine.train_batch(batches))
             if mesh.pipelined
-            else one_step(engine, batches, loss)
+            else one_step(engine, batches, loss, weight)
         )
         accelerator.synchronize()
         took = time.perf_counter() - began
@@ -119,15 +121,28 @@ def main() -> None:
     torch.distributed.destroy_process_group()
 
 
-def one_step(engine: Any, batches: Iterable[Any], loss: Callable[[Any, Any], Any]) -> float:
-    """One optimizer step without a pipeline; the mean loss of its micro-batches."""
+def loss_weight(plan: Plan, replica: int) -> float:
+    """What a replica's mean loss is multiplied by; 1 where all micro-batches are equal.
+
+    DeepSpeed divides by the replicas and the accumulation steps. The update is that of the whole
+    batch when every sequence counts the same: a micro-batch of b sequences counts b / batch.
+    """
+    replicas = plan["stages"][0]["replicas"]
+    mean = plan["parallelism"]["global_batch"] / len(replicas) / replicas[0]["micro_batches"]
+    return float(replicas[replica]["micro_batch_size"] / mean)
+
+
+def one_step(
+    engine: Any, batches: Iterable[Any], loss: Callable[[Any, Any], Any], weight: float
+) -> float:
+    """One optimizer step without a pipeline; the mean loss of its sequences."""
     import torch
 
     total = torch.zeros((), device=engine.device)
     count = engine.gradient_accumulation_steps()
     for batch in batches:
         tokens, labels = (part.to(engine.device) for part in batch)
-        value = loss(engine(tokens), labels)
+        value = loss(engine(tokens), labels) * weight
         engine.backward(value)
         engine.step()
         total += value.detach() / count

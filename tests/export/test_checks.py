@@ -128,7 +128,29 @@ MEGATRON = {
     ),
 }
 
+
+def unequal_sizes_in_a_pipeline() -> Plan:
+    plan = make_plan(
+        H100, llama(), [16, 16], data=2, target="deepspeed", overlap_param_gather=False
+    )
+    stages = []
+    for stage in plan.stages:
+        one, two = stage.replicas
+        replicas = (one.model_copy(update={"micro_batch_size": 3}), two)
+        stages.append(stage.model_copy(update={"replicas": replicas}))
+    workload = plan.inputs.workload.model_copy(update={"global_batch": 32})
+    return plan.model_copy(
+        update={
+            "stages": tuple(stages),
+            "inputs": plan.inputs.model_copy(update={"workload": workload}),
+            "parallelism": plan.parallelism.model_copy(update={"global_batch": 32}),
+        }
+    )
+
+
 DEEPSPEED = {
+    "micro-batches a replica": (unequal_replicas, "every rank accumulates over as many"),
+    "unequal micro-batches in a pipeline": (unequal_sizes_in_a_pipeline, "tensors of one shape"),
     "zero 2 with a pipeline": (
         deepspeed(H100, llama(), [16, 16], data=4, zero_stage=2),
         "ZeRO-2 and ZeRO-3 are refused",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from plans import cluster, group, make_plan, tiny
 from training import train
 
-from hetcli.export import render
+from hetcli.export import LaunchFile, render
 from hetcli.perf.configuration import Recompute
 from hetcli.spec.plan import Plan
 
@@ -58,6 +60,50 @@ def test_losses_do_not_depend_on_the_split(
 ) -> None:
     losses = train(render(SPLITS[name]), tmp_path, deepspeed_folder, TRAIN_STEPS=STEPS)
     assert losses == pytest.approx(reference, abs=TOLERANCE)
+
+
+def unequal(stage: int, *sizes: int) -> Plan:
+    """Replicas that read micro-batches of the given sizes, four in a step."""
+    plan = small(nodes(len(sizes)), [6], data=len(sizes), micro_batches=4, zero_stage=stage)
+    [only] = plan.stages
+    replicas = tuple(
+        replica.model_copy(update={"micro_batch_size": size})
+        for replica, size in zip(only.replicas, sizes, strict=True)
+    )
+    batch = 4 * sum(sizes)
+    workload = plan.inputs.workload.model_copy(update={"global_batch": batch, "optimizer": "sgd"})
+    return plan.model_copy(
+        update={
+            "stages": (only.model_copy(update={"replicas": replicas}),),
+            "inputs": plan.inputs.model_copy(update={"workload": workload}),
+            "parallelism": plan.parallelism.model_copy(update={"global_batch": batch}),
+        }
+    )
+
+
+def weights(plan: Plan, root: Path, packages: Path) -> dict[str, Any]:
+    """The weights after two steps of plain gradient descent with a rate of one."""
+    import torch
+
+    launch = render(plan)
+    config = json.loads(launch["ds_config.json"])
+    config["optimizer"]["params"]["lr"] = 1.0
+    files = {**launch.files, "ds_config.json": LaunchFile("ds_config.json", json.dumps(config))}
+    saved = root / "saved"
+    settings = {"TRAIN_STEPS": "2", "SAVE_INTERVAL": "2", "CHECKPOINT_DIR": str(saved)}
+    train(replace(launch, files=files), root, packages, **settings)
+    [path] = saved.glob("global_step*/mp_rank_00_model_states.pt")
+    return dict(torch.load(path, weights_only=False)["module"])
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_unequal_micro_batches_give_the_update_of_the_whole_batch(
+    stage: int, deepspeed_folder: Path, tmp_path: Path
+) -> None:
+    one = weights(unequal(0, 4), tmp_path / "one", deepspeed_folder)
+    both = weights(unequal(stage, 3, 1), tmp_path / "both", deepspeed_folder)
+    assert one.keys() == both.keys()
+    assert max(float((one[name] - both[name]).abs().max()) for name in one) < 1e-6
 
 
 def test_an_older_release_trains_to_the_same_losses(

@@ -26,9 +26,14 @@ def config_text(degrees: Parallelism, workload: Pretrain) -> str:
 
 
 def deepspeed_config(degrees: Parallelism, workload: Pretrain) -> dict[str, Any]:
-    """The configuration that makes DeepSpeed do what the plan says."""
+    """The configuration that makes DeepSpeed do what the plan says.
+
+    DeepSpeed insists on batch = micro-batch x accumulation x replicas; where replicas read unequal
+    micro-batches, the planned one is nominal and so is the batch.
+    """
+    nominal = degrees.micro_batch_size * degrees.gradient_accumulation
     config: dict[str, Any] = {
-        "train_batch_size": degrees.global_batch,
+        "train_batch_size": nominal * (degrees.data_parallel or 1),
         "train_micro_batch_size_per_gpu": degrees.micro_batch_size,
         "gradient_accumulation_steps": degrees.gradient_accumulation,
         "gradient_clipping": GRADIENT_CLIPPING,

@@ -75,18 +75,29 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
 def _check(planned: Planned) -> None:
     degrees, plan = planned.plan.parallelism, planned.plan
     unlike = {(stage.pipeline, stage.tensor_parallel, len(stage.replicas)) for stage in plan.stages}
-    replicas = {
-        (replica.micro_batches, replica.micro_batch_size)
-        for stage in plan.stages
-        for replica in stage.replicas
-    }
+    members = [replica for stage in plan.stages for replica in stage.replicas]
+    unlike_sizes = len({replica.micro_batch_size for replica in members}) > 1
     for wrong, what, why, nearest, flags in (
         (
-            len(unlike) > 1 or len(replicas) > 1,
+            len(unlike) > 1,
             "replicas or stages of different shapes",
             "ranks form one mesh of pipeline x data x tensor",
             "a plan of the grid space",
             "",
+        ),
+        (
+            len({replica.micro_batches for replica in members}) > 1,
+            "unequal numbers of micro-batches",
+            "every rank accumulates over as many",
+            "micro-batches of unequal size instead",
+            "",
+        ),
+        (
+            unlike_sizes and degrees.pipeline_parallel > 1,
+            "unequal micro-batches in a pipeline",
+            "its pipeline engine takes tensors of one shape and weighs all replicas the same",
+            "equal micro-batches, or no pipeline",
+            "--pp 1",
         ),
         (
             degrees.pipeline_parallel > 1 and degrees.schedule != "1f1b",
@@ -159,11 +170,19 @@ def _place(planned: Planned) -> Placement:
 
 
 def _notes(planned: Planned) -> tuple[str, ...]:
+    notes = []
+    sizes = [replica.micro_batch_size for replica in planned.plan.stages[0].replicas]
+    if len(set(sizes)) > 1:
+        notes.append(
+            f"The replicas read unequal micro-batches: {', '.join(map(str, sizes))} sequences. "
+            "DeepSpeed cannot be told so. train.py weighs the loss of each by its size, which makes "
+            "the update that of the whole batch; ds_config.json holds a nominal micro-batch."
+        )
     balanced = all(
         not isinstance(run.layer.feed_forward, MoeFeedForward) for run in planned.model.layers
     )
-    if balanced:
-        return ()
-    return (
-        "The trainer does not balance experts: it is made to be timed, not to train to the end.",
-    )
+    if not balanced:
+        notes.append(
+            "The trainer does not balance experts: it is made to be timed, not to train to the end."
+        )
+    return tuple(notes)
