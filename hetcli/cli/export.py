@@ -23,6 +23,8 @@ class Launcher(StrEnum):
 
     torchrun = "torchrun"
     deepspeed = "deepspeed"
+    slurm = "slurm"
+    kubernetes = "kubernetes"
 
 
 def register(app: typer.Typer) -> None:

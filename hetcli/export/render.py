@@ -9,7 +9,9 @@ from hetcli.errors import ConfigurationError, UnknownNameError
 from hetcli.export.environment import node_environment, socket_interface
 from hetcli.export.launch import LaunchDirectory, LaunchFile
 from hetcli.export.launchers.deepspeed import DEEPSPEED
+from hetcli.export.launchers.kubernetes import KUBERNETES
 from hetcli.export.launchers.launcher import Launcher
+from hetcli.export.launchers.slurm import SLURM
 from hetcli.export.launchers.torchrun import TORCHRUN
 from hetcli.export.placement import Host, Placement
 from hetcli.export.planned import Planned, open_plan
@@ -22,7 +24,9 @@ from hetcli.units import format_count, format_duration
 
 __all__ = ["LAUNCHERS", "render"]
 
-LAUNCHERS: Final = {launcher.name: launcher for launcher in (TORCHRUN, DEEPSPEED)}
+LAUNCHERS: Final = {
+    launcher.name: launcher for launcher in (TORCHRUN, DEEPSPEED, SLURM, KUBERNETES)
+}
 
 
 def render(
@@ -57,15 +61,18 @@ def render(
     files += [
         *scripts,
         _common(planned, placement, program, starter, [file.name for file in files]),
-        _start_all(placement, program),
     ]
+    if starter.files is None:
+        files.append(_start_all(placement, program))
+    else:
+        files += starter.files(planned, placement)
     files.append(_readme(planned, placement, program, starter, chosen, version))
     return LaunchDirectory(
         target=chosen.name,
         target_version=version,
         launcher=starter.name,
         files={file.name: file for file in files},
-        command="./start_all.sh",
+        command=starter.start[-1],
         notes=program.notes,
     )
 
@@ -204,6 +211,7 @@ def _readme(
         target_title=target.title,
         target_version=version,
         launcher=launcher.name,
+        start=launcher.start,
         steps_before=program.steps_before,
         notes=(*program.notes, *plan.notes),
         hetcli_version=hetcli.__version__,

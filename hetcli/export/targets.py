@@ -38,7 +38,7 @@ TARGETS: Final = {
             "Megatron-LM core",
             megatron.VERSIONS,
             megatron.DEFAULT_VERSION,
-            ("torchrun", "deepspeed"),
+            ("torchrun", "deepspeed", "slurm", "kubernetes"),
             megatron.program,
         ),
         ExportTarget(
@@ -46,7 +46,7 @@ TARGETS: Final = {
             "DeepSpeed",
             deepspeed.VERSIONS,
             deepspeed.DEFAULT_VERSION,
-            ("torchrun", "deepspeed"),
+            ("torchrun", "deepspeed", "slurm", "kubernetes"),
             deepspeed.program,
         ),
     )

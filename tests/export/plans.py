@@ -50,8 +50,8 @@ def group(name: str, gpu: str = "A100-SXM4-80GB", gpus: int = 8, **more: Any) ->
     return {"name": name, "gpu": gpu, "gpus": gpus, **more}
 
 
-def cluster(*groups: dict[str, Any], name: str = "test") -> Cluster:
-    return Cluster.model_validate({"name": name, "nodes": list(groups)}, strict=False)
+def cluster(*groups: dict[str, Any], name: str = "test", **more: Any) -> Cluster:
+    return Cluster.model_validate({"name": name, "nodes": list(groups), **more}, strict=False)
 
 
 def llama(layers: int = 32, layer: Layer = LLAMA, **more: Any) -> Model:

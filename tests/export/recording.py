@@ -77,7 +77,7 @@ def stage(root: Path, version: str = "0.19.2") -> Stage:
     bin_ = root / "bin"
     bin_.mkdir(parents=True)
     python = sys.executable
-    stubs = {name: STUB.format(python=python) for name in ("torchrun", "deepspeed", "ssh")}
+    stubs = {name: STUB.format(python=python) for name in ("torchrun", "deepspeed", "ssh", "srun")}
     stubs |= {"nvidia-smi": SMI, "getent": OK, "python3": f'#!/bin/sh\nexec {python} "$@"\n'}
     for name, text in stubs.items():
         (bin_ / name).write_text(text)

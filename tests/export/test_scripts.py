@@ -155,7 +155,8 @@ def test_all_ranks_share_one_network(
     kinds: tuple[str, str], expected: dict[str, str], stubs: Stage, tmp_path: Path
 ) -> None:
     one, two = ([{"kind": kind, "rate": "100Gbps"}] for kind in kinds)
-    where = cluster(group("n0", nics=one), group("n1", nics=two))
+    links = [{"between": ["n0", "n1"], "rate": "100Gbps"}]
+    where = cluster(group("n0", nics=one), group("n1", nics=two), links=links)
     plan = make_plan(where, llama(), [16, 16], tensor=8)
     names = {"NCCL_IB_DISABLE", "NCCL_NET", "FI_PROVIDER"}
     for seen in environment(render(plan), stubs, tmp_path):

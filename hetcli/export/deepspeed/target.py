@@ -175,8 +175,8 @@ def _notes(planned: Planned) -> tuple[str, ...]:
     if len(set(sizes)) > 1:
         notes.append(
             f"The replicas read unequal micro-batches: {', '.join(map(str, sizes))} sequences. "
-            "DeepSpeed cannot be told so. train.py weighs the loss of each by its size, which makes "
-            "the update that of the whole batch; ds_config.json holds a nominal micro-batch."
+            "DeepSpeed cannot be told so: train.py weighs the loss of each by its size, which "
+            "gives the update of the whole batch, and ds_config.json holds a nominal micro-batch."
         )
     balanced = all(
         not isinstance(run.layer.feed_forward, MoeFeedForward) for run in planned.model.layers

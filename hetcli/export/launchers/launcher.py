@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from hetcli.export.launch import LaunchFile
 from hetcli.export.placement import Placement
 from hetcli.export.planned import Planned
 
@@ -18,6 +19,8 @@ class Launcher:
     `template` defines the shell function `launch`, `command` is the program that it calls,
     `settings` makes the template's values. `check(target, planned, placement)` refuses what it
     cannot start as planned. `sets_devices` says that it restricts processes to devices by itself.
+    `files` makes what starts all nodes, with the commands `start`; without it that is
+    `start_all.sh`, over ssh.
     """
 
     name: str
@@ -26,3 +29,5 @@ class Launcher:
     check: Callable[[str, Planned, Placement], None]
     settings: Callable[[Planned, Placement], Mapping[str, object]]
     sets_devices: bool = False
+    files: Callable[[Planned, Placement], tuple[LaunchFile, ...]] | None = None
+    start: tuple[str, ...] = ("./start_all.sh --check", "./start_all.sh")
