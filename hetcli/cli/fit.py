@@ -34,9 +34,10 @@ def register(app: typer.Typer) -> None:
         from hetcli.perf.fitting.hardware import fit_profiles
         from hetcli.perf.fitting.links import fit_links
         from hetcli.probe.health import examine, slow_places
+        from hetcli.probe.join import join_profiles
         from hetcli.report.findings import hardware_view
 
-        read = read_profiles(profiles)
+        read = join_profiles(read_profiles(profiles))
         findings = examine(read, fit_links(read))
         for finding in findings:
             output.warn(str(finding))

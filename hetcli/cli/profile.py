@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Sequence
 from enum import StrEnum
@@ -35,6 +36,15 @@ class Part(StrEnum):
     between = "between"
 
 
+class LayerPrecision(StrEnum):
+    """The dtype in which imported layers were measured."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+    bf16 = "bf16"
+    fp8 = "fp8"
+
+
 DeviceOption = Annotated[
     Device, typer.Option("--device", help="auto: GPUs where there are any, else the CPU.")
 ]
@@ -51,6 +61,7 @@ def register(app: typer.Typer) -> None:
     _register_node(group)
     _register_merge(group)
     _register_show(group)
+    _register_import(group)
     _register_agent(group)
 
 
@@ -183,15 +194,17 @@ def _register_merge(group: typer.Typer) -> None:
         from hetcli.cli.progress import profile_files, read_profiles
         from hetcli.perf.fitting.links import fit_links
         from hetcli.probe.health import examine
+        from hetcli.probe.join import join_profiles
         from hetcli.probe.merge import merge_profiles
         from hetcli.report.findings import merge_view
         from hetcli.spec.source import dump_yaml
 
-        read = read_profiles(profiles)
+        listed = read_profiles(profiles)
+        read = join_profiles(listed)
         links = fit_links(read)
         findings = examine(read, links)
         cluster, left = merge_profiles(
-            read, name=name, links=links, findings=findings, files=profile_files(profiles, read)
+            read, name=name, links=links, findings=findings, files=profile_files(profiles, listed)
         )
         findings = (*findings, *left)
         for finding in findings:
@@ -220,6 +233,78 @@ def _register_show(group: typer.Typer) -> None:
 
         read = read_profiles(profiles)
         output.result(_document(read), *profiles_view(read))
+        return ExitCode.YES
+
+
+def _register_import(group: typer.Typer) -> None:
+    @command(group, "import")
+    def import_(
+        output: Output,
+        files: Annotated[
+            list[str],
+            typer.Argument(
+                metavar="FILE...",
+                help="Output of nccl-tests, nvbandwidth, nvidia-smi topo -m or npu-smi info; "
+                "profiles of Metis and Sailor.",
+            ),
+        ],
+        out: Annotated[
+            str | None,
+            typer.Option(
+                "-o", "--output", metavar="PATH", help="Write here; for several nodes a folder."
+            ),
+        ] = None,
+        name: Annotated[
+            str | None,
+            typer.Option("--name", help="What to call a node that the file does not name."),
+        ] = None,
+        device_name: Annotated[
+            str | None, typer.Option("--device-name", help="The GPU, where the file has no name.")
+        ] = None,
+        model: Annotated[
+            str | None,
+            typer.Option("--model", metavar="MODEL", help="The model whose layers were measured."),
+        ] = None,
+        seq_len: Annotated[
+            int | None, typer.Option("--seq-len", min=1, help="The sequence length of the layers.")
+        ] = None,
+        precision: Annotated[
+            LayerPrecision | None, typer.Option("--precision", help="The dtype of the layers.")
+        ] = None,
+        ranks: Annotated[
+            int | None, typer.Option("--ranks", min=1, help="How many ranks took part.")
+        ] = None,
+    ) -> ExitCode:
+        """Make profiles of what other tools measured."""
+        from hetcli.cli.progress import save_profiles
+        from hetcli.probe.imports.detect import read_foreign
+        from hetcli.probe.imports.foreign import Known
+        from hetcli.probe.imports.gather import gather
+        from hetcli.report.profile import profiles_view
+        from hetcli.spec.source import read_text
+
+        known = Known(
+            label="",
+            name=name,
+            device=device_name,
+            model=_model(model),
+            sequence=seq_len,
+            dtype=precision.value if precision is not None else None,
+            ranks=ranks,
+        )
+        texts = [read_text(file) for file in files]
+        read = gather(
+            profile
+            for text, label in texts
+            for profile in read_foreign(text, dataclasses.replace(known, label=label))
+        )
+        for profile in read:
+            for note in profile.notes:
+                output.note(f"{profile.node}: {note}")
+        if out is not None:
+            save_profiles(output, out, read)
+        if out != "-":
+            output.result(_document(read), *profiles_view(read))
         return ExitCode.YES
 
 

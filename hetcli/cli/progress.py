@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hetcli.probe.profiler import Listener
     from hetcli.spec.profile import Profile
 
-__all__ = ["Kept", "keeping", "profile_files", "read_profiles"]
+__all__ = ["Kept", "keeping", "profile_files", "read_profiles", "save_profiles"]
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,11 @@ def keeping(output: Output, out: str | None, *, several: bool, resume: bool) -> 
     """Show progress and write what comes to `out`: one file, or a folder for several nodes."""
     from hetcli.probe.profiler import Listener
 
-    if several and out == "-":
-        raise UsageError(
-            "-o - with several nodes", why="every node is a file", fix="name a folder: -o profiles"
-        )
     if resume and out in {None, "-"}:
         raise UsageError(
             "--resume without a file", why="there is nothing to go on from", fix="give -o PATH"
         )
-    folder = Path(out) if several and out else None
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"{folder}: no folder can be made",
-                why=error.strerror or "",
-                fix="name a folder that may be written to",
-            ) from None
+    folder = _folder(out) if several and out else None
     previous = _previous(out, folder) if resume and out else {}
     finished: dict[str, Profile] = {}
 
@@ -93,9 +80,36 @@ def read_profiles(arguments: Sequence[str]) -> list[Profile]:
 
 
 def profile_files(arguments: Sequence[str], profiles: Sequence[Profile]) -> dict[str, str]:
-    """Where the profile of each node was read; standard input is no place."""
+    """Where each of the `profiles` of these arguments was read; standard input is no place."""
     pairs = zip(profiles, _paths(arguments), strict=True)
     return {profile.node: path for profile, path in pairs if path != "-"}
+
+
+def save_profiles(output: Output, out: str, profiles: Sequence[Profile]) -> None:
+    """Write one profile to a file (`-`: standard output), several into a folder."""
+    if len(profiles) == 1:
+        output.save(out, profiles[0])
+        return
+    folder = _folder(out)
+    for profile in profiles:
+        output.save(str(folder / _file_name(profile.node)), profile)
+
+
+def _folder(out: str) -> Path:
+    """The folder `out`, made if need be."""
+    if out == "-":
+        raise UsageError(
+            "-o - with several nodes", why="every node is a file", fix="name a folder: -o profiles"
+        )
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{out}: no folder can be made",
+            why=error.strerror or "",
+            fix="name a folder that may be written to",
+        ) from None
+    return Path(out)
 
 
 def _paths(arguments: Sequence[str]) -> list[str]:

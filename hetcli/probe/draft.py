@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from hetcli import __version__
-from hetcli.probe.wire import NodeFacts
+from hetcli.probe.wire import ROWS, NodeFacts
 from hetcli.spec.profile import Measurement, Missing, Profile
 
-__all__ = ["Draft"]
+__all__ = ["LISTS", "Draft"]
+
+# The lists of a profile that measuring fills.
+LISTS: Final = tuple(ROWS)
 
 
 class Draft:
@@ -37,16 +41,7 @@ class Draft:
             nic_distances=facts.nic_distances,
             notes=facts.notes,
         )
-        rows = (
-            "matmul",
-            "memory_bandwidth",
-            "host_copy",
-            "optimizer",
-            "layers",
-            "links",
-            "under_load",
-        )
-        kept = {} if previous is None else {name: getattr(previous, name) for name in rows}
+        kept = {} if previous is None else {name: getattr(previous, name) for name in LISTS}
         self.profile = fresh.model_copy(update=kept)
         self.save()
 

@@ -33,6 +33,7 @@ from hetcli.spec.profile import (
 )
 
 __all__ = [
+    "ROWS",
     "DescribeJob",
     "HostCopyJob",
     "Job",
