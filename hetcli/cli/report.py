@@ -61,12 +61,19 @@ def register(app: typer.Typer) -> None:
             str | None,
             typer.Option("--trial", metavar="FILE", help="Show what hetcli trial measured."),
         ] = None,
+        observation: Annotated[
+            str | None,
+            typer.Option(
+                "--observation", metavar="FILE", help="Show what hetcli observe read in logs."
+            ),
+        ] = None,
     ) -> None:
         """Explain a plan: as one offline HTML file, Markdown, a Perfetto trace, or right here."""
         from hetcli.perf.resolve import resolve
         from hetcli.report.forms import Report
         from hetcli.search.replay import replay
         from hetcli.spec.explanation import Explanation
+        from hetcli.spec.observation import Observation
         from hetcli.spec.plan import Plan
         from hetcli.spec.profile import Profile
         from hetcli.spec.source import read_document
@@ -81,6 +88,7 @@ def register(app: typer.Typer) -> None:
             profiles=tuple(read_document(each, Profile) for each in profile or ()),
             explanation=read_document(explanation, Explanation) if explanation else None,
             trial=read_document(trial, Trial) if trial else None,
+            observation=read_document(observation, Observation) if observation else None,
         )
         if made.disagreement:
             output.warn(made.disagreement)

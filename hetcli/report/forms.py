@@ -19,6 +19,7 @@ from hetcli.report.terminal import plan_view
 from hetcli.report.trace import trace_document
 from hetcli.spec.base import SCHEMA_VERSION
 from hetcli.spec.explanation import Explanation
+from hetcli.spec.observation import Observation
 from hetcli.spec.plan import Plan
 from hetcli.spec.profile import Profile
 from hetcli.spec.trial import Trial
@@ -41,6 +42,7 @@ class Report:
     profiles: tuple[Profile, ...] = ()
     explanation: Explanation | None = None
     trial: Trial | None = None
+    observation: Observation | None = None
 
     @property
     def disagreement(self) -> str:
@@ -79,6 +81,7 @@ class Report:
             profiles=self.profiles,
             explanation=self.explanation,
             trial=self.trial,
+            observation=self.observation,
         )
 
     def markdown(self) -> str:

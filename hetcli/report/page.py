@@ -21,6 +21,7 @@ from hetcli.report.places import drawn_links, drawn_places
 from hetcli.report.steps import step_data
 from hetcli.shipped import shipped_folder
 from hetcli.spec.explanation import Explanation
+from hetcli.spec.observation import Observation
 from hetcli.spec.plan import Plan
 from hetcli.spec.profile import Profile
 from hetcli.spec.trial import Trial
@@ -67,10 +68,12 @@ def report_page(
     profiles: Sequence[Profile] = (),
     explanation: Explanation | None = None,
     trial: Trial | None = None,
+    observation: Observation | None = None,
 ) -> str:
     """The page as text: no file beside it, no network; names from files are escaped.
 
-    An explanation adds what would make the plan faster, a trial what a few real steps took.
+    An explanation adds what would make the plan faster, a trial what a few real steps took, and an
+    observation what a framework's log says.
     """
     template = _environment().get_template("page.html.j2")
     memory = _memory_bars(plan)
@@ -99,6 +102,7 @@ def report_page(
         measured=[measured_node(profile) for profile in profiles],
         explanation=explanation,
         trial=trial,
+        observation=observation,
         facts=facts,
         units=units,
     )

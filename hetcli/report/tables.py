@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich import box
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -42,6 +43,6 @@ def heading(text: str) -> Text:
     return Text(text, style="bold")
 
 
-def indented(renderable: Table | Text) -> Padding:
+def indented(renderable: RenderableType) -> Padding:
     """The same, two columns to the right, with an empty line below."""
     return Padding(renderable, (0, 0, 1, 2))

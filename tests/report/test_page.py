@@ -12,6 +12,8 @@ from hetcli.report import facts
 from hetcli.report.forms import Report
 from hetcli.report.page import report_page
 from hetcli.search.explain import explain
+from hetcli.spec.base import Origin
+from hetcli.spec.observation import Correction, Observation, ObservedLog
 from hetcli.spec.profile import (
     Host,
     LinkMeasurement,
@@ -212,15 +214,51 @@ def test_an_explanation_adds_what_if(mixed: Report) -> None:
     assert "what if" not in mixed.html().lower()
 
 
-def test_a_trial_adds_predicted_against_measured(mixed: Report) -> None:
-    def compared(predicted: float | None, measured: float | None) -> Compared:
-        known = predicted is not None and measured
-        return Compared(
-            predicted=predicted,
-            measured=measured,
-            error=predicted / measured - 1 if known and predicted is not None else None,
-        )
+def compared(predicted: float | None, measured: float | None) -> Compared:
+    known = predicted is not None and measured
+    return Compared(
+        predicted=predicted,
+        measured=measured,
+        error=predicted / measured - 1 if known and predicted is not None else None,
+    )
 
+
+def test_an_observation_adds_what_the_logs_say(mixed: Report) -> None:
+    observation = Observation(
+        hetcli_version="0",
+        logs=(
+            ObservedLog(
+                source="<u>train.log",
+                format="megatron",
+                iterations=20,
+                first_iteration=1,
+                last_iteration=20,
+                skipped=0,
+                step_time_s=2.5,
+                step_p95_s=2.6,
+                step_minimum_s=2.4,
+                slow_iterations=(),
+                peak_memory_bytes=None,
+            ),
+        ),
+        step_time_s=compared(2.0, 2.5),
+        tokens_per_s=compared(1000.0, 800.0),
+        peak_memory_bytes=compared(None, None),
+        drift=True,
+        tolerance=0.1,
+        corrections=(
+            Correction(device="A100-SXM4-80GB", factor=1.25, origin=Origin.MEASURED, rows=20),
+        ),
+    )
+    page = Elements(replace(mixed, observation=observation).html())
+    for part in ("2 s2.5 s-20.0%", "1k800+25.0%", "unknownunknownunknown", "drifted"):
+        assert part in page.text
+    assert "<u>train.log: 20 iterations of megatron" in page.text
+    assert "A100-SXM4-80GB takes 1.25 times as long as predicted" in page.text
+    assert not page.all("u")
+
+
+def test_a_trial_adds_predicted_against_measured(mixed: Report) -> None:
     times = compared(0.5, 0.4)
     trial = Trial(
         hetcli_version="0",
