@@ -33,7 +33,9 @@ def register(app: typer.Typer) -> None:
     @command(app, "export")
     def export(
         output: Output,
-        plan: Annotated[str, typer.Argument(metavar="PLAN", help="plan.json, or - for stdin.")],
+        plan: Annotated[
+            str | None, typer.Argument(metavar="PLAN", help="plan.json, or - for stdin.")
+        ] = None,
         out: Annotated[
             str, typer.Option("-o", "--output", metavar="DIR", help="The launch directory.")
         ] = "launch",
@@ -47,13 +49,30 @@ def register(app: typer.Typer) -> None:
         ] = None,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Print, write nothing.")] = False,
         force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+        check: Annotated[
+            str | None,
+            typer.Option(
+                "--check", metavar="DIR", help="Does DIR describe its plan.json? No PLAN."
+            ),
+        ] = None,
     ) -> None:
         """Write the scripts and configs that start a plan on a real framework."""
+        from hetcli.errors import UsageError
         from hetcli.export import render, write_directory
         from hetcli.report.export import launch_document, launch_files, launch_view
         from hetcli.spec.plan import Plan
         from hetcli.spec.source import read_document
 
+        if (plan is None) is (check is None):
+            raise UsageError(
+                "give a plan to export, or --check with a directory",
+                why="one is written, the other is read back",
+                fix="hetcli export plan.json, or hetcli export --check launch",
+            )
+        if check is not None:
+            _check(output, check)
+            return
+        assert plan is not None
         launch = render(
             read_document(plan, Plan),
             target=target and target.value,
@@ -65,3 +84,18 @@ def register(app: typer.Typer) -> None:
             return
         write_directory(launch, out, force=force)
         output.result(launch_document(launch, directory=out), *launch_view(launch, out))
+
+
+def _check(output: Output, directory: str) -> None:
+    from hetcli.errors import NegativeAnswer
+    from hetcli.export.readback import check_directory
+    from hetcli.report.export import checked_document, checked_view
+
+    checked = check_directory(directory)
+    if checked.differences:
+        raise NegativeAnswer(
+            f"{directory} does not describe its plan.json",
+            why="; ".join(checked.differences),
+            fix="hetcli export --force writes what the plan says",
+        )
+    output.result(checked_document(checked, directory), *checked_view(checked, directory))

@@ -10,10 +10,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from hetcli.export import LaunchDirectory
+from hetcli.export.readback import Checked
 from hetcli.report.tables import heading, indented, pairs
 from hetcli.spec.base import SCHEMA_VERSION
 
-__all__ = ["launch_document", "launch_files", "launch_view"]
+__all__ = ["checked_document", "checked_view", "launch_document", "launch_files", "launch_view"]
 
 
 def launch_document(launch: LaunchDirectory, *, directory: str | None) -> dict[str, Any]:
@@ -53,3 +54,19 @@ def launch_view(launch: LaunchDirectory, directory: str) -> Iterator[RenderableT
 def launch_files(launch: LaunchDirectory) -> Text:
     """Every file in full, for `--dry-run`."""
     return Text("\n".join(f"==> {file.name} <==\n{file.content}" for file in launch))
+
+
+def checked_document(checked: Checked, directory: str) -> dict[str, Any]:
+    """What a directory was checked for, as plain data."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "directory": directory,
+        "target": checked.target,
+        "facts": checked.facts,
+        "differences": list(checked.differences),
+    }
+
+
+def checked_view(checked: Checked, directory: str) -> Iterator[RenderableType]:
+    """That a directory describes its plan."""
+    yield Text(f"{directory} describes its plan.json: {checked.facts} facts agree")

@@ -1,0 +1,154 @@
+"""The facts of a plan that a launch directory repeats, from the plan and from the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hetcli.export.megatron.layout import parse_layout
+from hetcli.export.readback.shell import options
+from hetcli.spec.plan import Plan, PlanStage
+
+__all__ = [
+    "Facts",
+    "deepspeed_facts",
+    "megatron_facts",
+    "planned_facts",
+    "planned_recompute",
+    "stage_recompute",
+]
+
+Facts = dict[str, object]
+Options = Mapping[str, tuple[str, ...]]
+
+# Facts that each target's files repeat.
+_BATCH: Final = ("micro_batch_size", "gradient_accumulation", "zero_stage", "offload", "precision")
+
+_DEGREES: Final = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "micro_batch_size",
+    "global_batch",
+    "zero_stage",
+    "offload",
+    "precision",
+    "attention",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+)
+
+
+def planned_facts(plan: Plan, target: str) -> Facts:
+    """What the files of `target` must say."""
+    degrees = plan.parallelism
+    if target == "deepspeed":
+        return {name: getattr(degrees, name) for name in _BATCH}
+    model = plan.inputs.model
+    experts = ("expert_parallel", "expert_tensor_parallel") if _has_experts(plan) else ()
+    return {
+        **{name: getattr(degrees, name) for name in (*_DEGREES, *experts)},
+        "sequence_parallel": degrees.sequence_parallel and degrees.tensor_parallel > 1,
+        "sequence": plan.inputs.workload.sequence,
+        "layers": model.layer_count,
+        "hidden_size": model.hidden_size,
+        "vocabulary": model.vocab_size,
+        "layers of every chunk": [list(stage.chunks) for stage in plan.stages],
+    }
+
+
+def _has_experts(plan: Plan) -> bool:
+    return any(
+        run.layer.feed_forward is not None and run.layer.feed_forward.kind == "moe"
+        for run in plan.inputs.model.layers
+    )
+
+
+def megatron_facts(words: tuple[str, ...]) -> Facts:
+    """What the options of Megatron-LM say. Raises ValueError on values that it could not read."""
+    given = options(words)
+
+    def number(name: str, default: int = 1) -> int:
+        return int(given[name][0]) if name in given else default
+
+    pipeline = number("--pipeline-model-parallel-size")
+    layers = number("--num-layers", 0)
+    facts: Facts = {
+        "tensor_parallel": number("--tensor-model-parallel-size"),
+        "pipeline_parallel": pipeline,
+        "context_parallel": number("--context-parallel-size"),
+        "micro_batch_size": number("--micro-batch-size"),
+        "global_batch": number("--global-batch-size", 0),
+        "zero_stage": int("--use-distributed-optimizer" in given),
+        "offload": "optimizer" if "--optimizer-cpu-offload" in given else "none",
+        "precision": _precision(given),
+        "attention": given.get("--attention-backend", ("auto",))[0],
+        "overlap_grad_reduce": "--overlap-grad-reduce" in given,
+        "overlap_param_gather": "--overlap-param-gather" in given,
+        "sequence_parallel": "--sequence-parallel" in given,
+        "sequence": number("--seq-length", 0),
+        "layers": layers,
+        "hidden_size": number("--hidden-size", 0),
+        "vocabulary": number("--vocab-size", 0),
+        "layers of every chunk": _chunks(given, pipeline, layers),
+    }
+    if "--num-experts" in given:
+        facts["expert_parallel"] = number("--expert-model-parallel-size")
+        facts["expert_tensor_parallel"] = number("--expert-tensor-parallel-size")
+    return facts
+
+
+def _precision(given: Options) -> str:
+    if "--fp8-format" in given:
+        return "fp8"
+    return next((name for name in ("bf16", "fp16") if f"--{name}" in given), "fp32")
+
+
+def _chunks(given: Options, pipeline: int, layers: int) -> list[list[int]]:
+    if "--pipeline-model-parallel-layout" not in given:
+        return [[layers // pipeline]] * pipeline
+    layout = parse_layout(given["--pipeline-model-parallel-layout"][0])
+    layout.check(
+        layers=layers,
+        prediction_layers=int(given.get("--mtp-num-layers", ("0",))[0]),
+        pipeline_parallel=pipeline,
+    )
+    return [list(chunks) for chunks in layout.chunks(pipeline)]
+
+
+def stage_recompute(words: tuple[str, ...]) -> tuple[str, int | None]:
+    """Granularity and number of layers, None for all of them, that options ask for."""
+    given = options(words)
+    granularity = given.get("--recompute-granularity", ("none",))[0]
+    if granularity == "full" and given.get("--recompute-method") == ("block",):
+        return granularity, int(given["--recompute-num-layers"][0])
+    return granularity, None
+
+
+def planned_recompute(stage: PlanStage) -> tuple[str, int | None]:
+    """The same of a planned stage."""
+    if stage.recompute != "full" or stage.recompute_layers is None:
+        return stage.recompute, None
+    return "full", min(stage.recompute_layers, max(stage.chunks))
+
+
+def deepspeed_facts(text: str) -> Facts:
+    """What ds_config.json says. Raises ValueError where it is no such file."""
+    config: dict[str, Any] = json.loads(text)
+    try:
+        zero = config["zero_optimization"]
+        offload = "offload_optimizer" in zero, "offload_param" in zero
+        return {
+            "micro_batch_size": config["train_micro_batch_size_per_gpu"],
+            "gradient_accumulation": config["gradient_accumulation_steps"],
+            "zero_stage": zero["stage"],
+            "offload": {(True, True): "optimizer+parameters", (True, False): "optimizer"}.get(
+                offload, "none"
+            ),
+            "precision": next(
+                (n for n in ("bf16", "fp16") if config.get(n, {}).get("enabled")), "fp32"
+            ),
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"ds_config.json lacks {error}") from error
