@@ -26,6 +26,7 @@ from hetcli.cli import (
     report,
     schema,
     trial,
+    validate,
 )
 
 __all__ = ["app", "main"]
@@ -46,6 +47,7 @@ for module in (
     export,
     trial,
     observe,
+    validate,
     report,
     compare,
     gpus,

@@ -255,7 +255,8 @@ class Grid:
     # --- shapes ---------------------------------------------------------------------------------
 
     def _shape(self, degrees: Degrees) -> None:
-        """Queue all shapes of a family that its pools can hold."""
+        """Queue all shapes of a family that its pools can hold; they are seen in its place."""
+        self.seen -= 1
         most = self._most_stages(degrees)
         family = self.costing.family(degrees)
         fixed = self.problem.options.pipeline_parallel
@@ -342,6 +343,7 @@ class Grid:
             exact = split_unlike(family, stages, self.limits, pools)
             if exact is None:
                 self.pruned["memory of a stage"] += 1
+                self.scored -= 1
                 return
             split = np.array(exact)
             seconds = float(estimate_steps(family, stages, split[None])[0])
@@ -360,12 +362,12 @@ class Grid:
         prediction = predict(
             whole, model=problem.model, workload=problem.workload, hardware=problem.hardware
         )
-        if prediction.worst_device.headroom_bytes < problem.workload.memory_margin:
-            self.pruned["memory of a stage"] += 1
-            return
         broken = self.requirements.broken_by(whole, prediction)
+        if prediction.worst_device.headroom_bytes < problem.workload.memory_margin:
+            broken = "memory of a stage"
         if broken is not None:
             self.pruned[broken] += 1
+            self.scored -= 1
             return
         value = prediction.step_time_s
         if problem.workload.objective == "cost":

@@ -124,6 +124,8 @@ def configuration(layout: Layout, workload: Pretrain) -> Configuration:
         sequence_parallel=degrees.sequence_parallel,
         zero_stage=degrees.zero_stage,
         offload=degrees.offload,
+        # Without sharded states every rank keeps its parameters: there is nothing to gather.
+        overlap_param_gather=degrees.zero_stage > 0,
         schedule=degrees.schedule,
         attention=workload.attention,
     )
