@@ -151,6 +151,15 @@ class Hardware:
         """
         if one is other:
             return one.intra
+        link = self.declared(one, other)
+        if link is not None:
+            return link
+        if one.vendor != other.vendor and self.cross_vendor is not None:
+            return self.cross_vendor
+        return one.nic if one.nic.bytes_per_s <= other.nic.bytes_per_s else other.nic
+
+    def declared(self, one: Node, other: Node) -> LinkCurve | None:
+        """The link between two nodes that somebody measured or wrote down; None without one."""
         pair = (one.name, other.name) if one.name < other.name else (other.name, one.name)
         if pair in self.pair_links:
             return self.pair_links[pair]
@@ -160,6 +169,4 @@ class Hardware:
                 link = self.place_links.get((a, b))
                 if link is not None:
                     return link
-        if one.vendor != other.vendor and self.cross_vendor is not None:
-            return self.cross_vendor
-        return one.nic if one.nic.bytes_per_s <= other.nic.bytes_per_s else other.nic
+        return None

@@ -30,8 +30,10 @@ __all__ = [
     "exposed",
     "gradient_bytes",
     "holding",
+    "rings",
     "stage_parameters",
     "synchronisation",
+    "synchronised",
     "unhidden",
 ]
 
@@ -92,10 +94,13 @@ def holding(parameters: Parameters, configuration: Configuration, stage: Stage) 
     )
 
 
-def _rings(
+def rings(
     configuration: Configuration, stage: Stage, others: Sequence[Stage], hardware: Hardware
 ) -> tuple[Group, Group]:
-    """The rings of the dense and of the expert parameters of a stage and of those who share it."""
+    """The rings of the dense and of the expert parameters of a stage and of those who share it.
+
+    They do not depend on the layers that the stage holds.
+    """
     holders = [stage, *others]
     ranks: list[DeviceId] = []
     everyone: list[DeviceId] = []
@@ -144,8 +149,23 @@ def synchronisation(
     last: bool,
 ) -> Synchronisation:
     """Seconds to bring a stage's gradients and parameters together, and who updates how many."""
+    found = rings(configuration, stage, others, hardware)
+    return synchronised(configuration, model, stage, found, hardware, first=first, last=last)
+
+
+def synchronised(
+    configuration: Configuration,
+    model: Model,
+    stage: Stage,
+    found: tuple[Group, Group],
+    hardware: Hardware,
+    *,
+    first: bool,
+    last: bool,
+) -> Synchronisation:
+    """`synchronisation` over rings that are known already."""
     held = holding(stage_parameters(model, stage, first=first, last=last), configuration, stage)
-    dense, expert = _rings(configuration, stage, others, hardware)
+    dense, expert = found
     gradient = gradient_bytes(configuration)
     weight = ELEMENT_BYTES[configuration.precision]
     parts = [(held.dense, dense)]

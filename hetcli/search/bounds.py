@@ -1,25 +1,38 @@
 """Lower bounds on step time that are cheap enough to look at every candidate.
 
-All rest on two facts about 1F1B with m micro-batches over p stages, where stage k takes t_k for a
-micro-batch, its own sends included. Stage k works m t_k. And between the first forward of stage 0
-and the end of its last backward lie at least one pass of a micro-batch through all stages and, at
-stage k, the m - min(m, p - k) micro-batches that are not in flight there at once: the step takes at
-least sum t_j + (m - min(m, p - k)) t_k. With model chunks only the first fact holds.
+All rest on facts about 1F1B with m micro-batches over p stages, where stage k takes t_k for a
+micro-batch, its own sends included. Stage k works m t_k, and its gradients, parameters and update
+follow. And between the first forward of stage 0 and the end of its last backward lie at least one
+pass of a micro-batch through all stages and, at stage k, the m - min(m, p - k) micro-batches that
+are not in flight there at once: the step takes at least sum t_j + (m - min(m, p - k)) t_k. With
+model chunks only the first fact holds, and sends hide behind the computation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcli.search.costing import Family
+from hetcli.search.costing import ALONE, FIRST, LAST, MIDDLE, Family
+from hetcli.search.tables import Fitted, Tables, count_within
 
-__all__ = ["bottleneck_weights", "family_bound", "shape_bounds", "unit_seconds"]
+__all__ = [
+    "MixRooms",
+    "after_pipeline",
+    "bottleneck_weights",
+    "family_bound",
+    "is_regular",
+    "mix_bounds",
+    "row_caps",
+    "row_rooms",
+    "shape_bounds",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 def bottleneck_weights(stages: int, micro_batches: int) -> Floats:
@@ -30,114 +43,283 @@ def bottleneck_weights(stages: int, micro_batches: int) -> Floats:
     return weights
 
 
-def unit_seconds(layers: Floats, reference: Floats) -> float:
-    """Least seconds of one unit of work, the reference layers' mean being one unit.
-
-    With unlike layers a pool does some of them relatively faster; the least ratio never
-    overestimates. `layers` and `reference` are cumulated seconds of all layers.
-    """
-    each, other = np.diff(layers), np.diff(reference)
-    return float((each / other).min() * other.mean())
-
-
 def family_bound(
-    unit_s: Floats, most_stages: Ints, layers: int, micro_batches: int, stages: int | None
+    family: Family, tables: Tables, layers: int, deepest: int, stages: int | None
 ) -> float:
-    """Seconds that no pipeline of these degrees beats, whatever its stages, order and split.
-
-    Args:
-        unit_s: seconds of one unit layer on each pool.
-        most_stages: stages that each pool can hold.
-        layers: unit layers in all.
-        micro_batches: of a step.
-        stages: their number where it is fixed.
-    """
-    order = np.argsort(unit_s)
-    ready = np.repeat(unit_s[order], np.minimum(most_stages[order], layers + 2))
-    deepest = min(len(ready), layers + 2, micro_batches)
-    if not deepest or (stages is not None and stages > deepest):
-        return float("inf")
-    rates = 1 / ready[:deepest]
-    total = layers * ready[0]
-    counts = range(1, deepest + 1) if stages is None else [stages]
-    best = float("inf")
-    for count in counts:
-        # The fastest stage is paired with the least weight: no assignment does better.
-        weights = np.maximum(np.arange(micro_batches - count, micro_batches), 1e-9)
-        working = micro_batches * layers / rates[:count].sum()
-        passing = total + layers / (rates[:count] / weights).sum()
-        best = min(best, max(working, passing))
-    return best
-
-
-def shape_bounds(
-    family: Family, unit_s: Floats, layers: int, order: Sequence[int], counts: Ints
-) -> tuple[Floats, Floats]:
-    """Seconds that no split of the layers beats, for many counts of stages a pool.
+    """Seconds that no pipeline of a family beats, whatever its stages, order and split.
 
     Args:
         family: degrees and their costs.
-        unit_s: seconds of one unit layer on each pool.
-        layers: unit layers in all.
-        order: pools along the pipeline.
-        counts: stages of each pool in that order, all at least 1, [candidates, pools].
-
-    Returns:
-        Seconds of the pipeline with its synchronisation, and what follows for all, [candidates].
+        tables: of the family.
+        layers: of the model.
+        deepest: most stages of a pipeline.
+        stages: their number where it is fixed.
     """
-    pools = np.asarray(order)
+    alone = float(tables.work[:, -1, ALONE, -1].min())
+    if stages is None:
+        return min(alone, _several(family, tables, layers, 2, deepest))
+    return alone if stages == 1 else _several(family, tables, layers, stages, stages)
+
+
+def _several(family: Family, tables: Tables, layers: int, fewest: int, deepest: int) -> float:
+    """The bound over all pipelines of `fewest` to `deepest` stages."""
     m = family.micro_batches
-    rate = 1 / unit_s[pools]
-    stages = counts.sum(axis=1)
-    ends = np.cumsum(counts, axis=1)
-    # Sends between stages of a pool, at their fastest, and those from pool to pool.
-    within = np.minimum(family.inside[pools], family.send[pools, pools])
-    across = family.send[pools[:-1], pools[1:]]
-    first, last = family.passes[order[0]].first, family.passes[order[-1]].last
-    extra = 2 * ((counts - 1) @ within + across.sum()) + sum(first) + sum(last)
-    extra_layers = (
-        (counts - 1) @ (2 * within * rate)
-        + (across * (rate[:-1] + rate[1:])).sum()
-        + sum(first) * rate[0]
-        + sum(last) * rate[-1]
+    if fewest > deepest:
+        return float("inf")
+    pools = np.unique(family.pool)
+    most = np.array([family.most[family.pool == pool][0] for pool in pools])
+    send = _least_send(family)
+    each = np.minimum.reduce(
+        [
+            tables.work[:, -1, role] + (m * ways * send)[:, None]
+            for role, ways in ((MIDDLE, 2), (FIRST, 1), (LAST, 1))
+        ]
     )
-    total = layers * unit_s[pools].min() + extra
-    # Sum over the stages k of a pool of 1 / (m - p + k): differences of harmonic numbers.
+    # Every stage takes its share within the step; each entry is room for one more layer.
+    work = np.array([each[family.pool == pool].min(axis=0)[1:] for pool in pools])
+    order = np.argsort(work, axis=None)
+    room = np.cumsum(np.repeat(most, layers)[order])
+    enough = int(np.searchsorted(room, layers))
+    if enough == len(room):
+        return float("inf")
+    working = float(work.ravel()[order[enough]])
+    unit = np.array([tables.unit[family.pool == pool].min() for pool in pools])
+    fastest = np.argsort(unit, kind="stable")
+    ready = np.repeat(unit[fastest], np.minimum(most[fastest], deepest))[:deepest]
+    if len(ready) < fewest:
+        return float("inf")
+    if family.degrees.virtual_stages > 1:
+        return working
+    # With n stages the first one has weight m - n, the last one m - 1. The fastest stage is paired
+    # with the least weight: no assignment does better.
+    number = np.arange(fewest, len(ready) + 1)
+    place = np.arange(len(ready))
+    weights = np.maximum(m - number[:, None] + place, 1e-9)
+    rates = np.where(place < number[:, None], 1 / (ready * weights), 0.0).sum(axis=1)
+    passing = layers * ready[0] + layers / rates + 2 * (number - 1) * send.min()
+    return max(working, float(passing.min()))
+
+
+def _least_send(family: Family) -> Floats:
+    """The fastest way to send from or to a stage of each row; 0 where none blocks it, [rows]."""
+    send = np.minimum(family.luckiest.min(axis=0), family.luckiest.min(axis=1))
+    return _blocking(family, _finite(np.minimum(family.least_send, send)))
+
+
+def is_regular(family: Family, rows: Ints, counts: Ints) -> Bools:
+    """Whether all stages of a run are placed alike, [candidates, runs]."""
+    pool = family.pool[rows]
+    total = (counts[:, None, :] * (pool[:, None, :] == pool[:, :, None])).sum(axis=2)
+    found: Bools = total <= family.regular[rows]
+    return found
+
+
+def shape_bounds(family: Family, tables: Tables, layers: int, rows: Ints, counts: Ints) -> Floats:
+    """Seconds that no split of the layers beats, for many shapes, [candidates].
+
+    Args:
+        family: degrees and their costs.
+        tables: of the family.
+        layers: of the model.
+        rows: of each run along the pipeline, [candidates, runs].
+        counts: stages of each run, all at least 1.
+    """
+    m = family.micro_batches
+    stages = counts.sum(axis=1)
+    alone = stages == 1
+    first, last = rows[:, 0], rows[:, -1]
+    unit, work = tables.unit[rows], tables.unit_work[rows]
+    within, across = _sends(family, rows, counts)
+    plain = family.degrees.virtual_stages == 1
+    if not plain:
+        within, across = np.zeros_like(within), np.zeros_like(across)
+    head = np.where(alone, tables.ends[:, first, ALONE], tables.ends[:, first, FIRST])
+    tail = np.where(alone, 0.0, tables.ends[:, last, LAST])
+
+    def capacity(price: Floats) -> Floats:
+        """Units of work that the time spent on transfers and ends is worth, in all stages."""
+        found: Floats = (2 * within / price).sum(axis=1)
+        found = found + (across * (1 / price[:, :-1] + 1 / price[:, 1:])).sum(axis=1)
+        found += head.sum(axis=0) / price[:, 0] + tail.sum(axis=0) / price[:, -1]
+        return found
+
+    # What the ends compute may hide collectives of the layers.
+    hidden = head.sum(axis=0) / work[:, 0] + tail.sum(axis=0) / work[:, -1]
+    spent = m * capacity(work) - hidden
+    found: Floats = (layers + spent) / (counts / work).sum(axis=1)
+    if plain:
+        total = layers * unit.min(axis=1) + head.sum(axis=0) + tail.sum(axis=0)
+        total = total + 2 * (within.sum(axis=1) + across.sum(axis=1))
+        weighted = _weighted_rates(m, counts, unit)
+        passing = total + (layers + capacity(unit)) / weighted
+        reduced, follows = after_pipeline(tables, layers, rows, counts)
+        found = np.maximum(found, passing + reduced + follows)
+    return found
+
+
+def mix_bounds(family: Family, tables: Tables, layers: int, counts: Ints) -> Floats:
+    """Seconds that no order of a mix and no split beats, [candidates].
+
+    Args:
+        family: degrees and their costs.
+        tables: of the family.
+        layers: of the model.
+        counts: stages of each row, [candidates, rows].
+    """
+    m = family.micro_batches
+    share = m * 2 * family.least_send if family.degrees.virtual_stages == 1 else 0.0
+    share = np.where(np.isfinite(share), share, 0.0)
+    # Inside a run of n stages lie n - 1 boundaries, each of which two stages wait for.
+    spent = (np.maximum(counts - 1, 0) * share / tables.unit_work).sum(axis=1)
+    rates = (counts / tables.unit_work).sum(axis=1)
+    hidden = tables.ends.sum(axis=0).max(axis=1) / tables.unit_work
+    lost = 2 * np.where(counts > 0, hidden, 0.0).max(axis=1)
+    found: Floats = (layers + spent - lost) / rates
+    return found
+
+
+def row_caps(family: Family, fitted: Fitted, seconds: float, gap: float = 0.0) -> Ints:
+    """Layers that no stage exceeds in a step of so many seconds, [rows, micro-batches in flight].
+
+    It is for stages with a neighbour: each sends one way at least, in `gap` seconds or more.
+    """
+    m = family.micro_batches
+    send = _least_send(family)
+    far = np.maximum(send, gap) if family.degrees.virtual_stages == 1 else send
+    caps = np.full(fitted.work.shape[:1] + fitted.work.shape[2:3], -1)
+    for role, other in ((MIDDLE, send), (FIRST, 0.0), (LAST, 0.0)):
+        room = seconds - m * (far + other)
+        caps = np.maximum(caps, count_within(fitted.work[:, role], room[:, None]))
+    return caps
+
+
+def row_rooms(caps: Ints) -> Ints:
+    """Layers that the last 0, 1, .. stages of a pipeline hold, each at most its `caps`.
+
+    [rows, stages + 1]; no other stages of the row hold more, since no others hold fewer
+    micro-batches.
+    """
+    found = np.zeros((caps.shape[0], caps.shape[1] + 1), dtype=np.int64)
+    np.cumsum(np.maximum(caps, 0), axis=1, out=found[:, 1:])
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixRooms:
+    """How many layers mixes can hold in a step of some time, whatever their order.
+
+    `gaps[i]` are seconds of a boundary that mixes of support i have in every order, or a slower
+    one; `support` is the one of each mix.
+    """
+
+    family: Family
+    fitted: Fitted
+    counts: Ints
+    support: Ints
+    gaps: Floats
+
+    @classmethod
+    def of(cls, family: Family, fitted: Fitted, counts: Ints) -> MixRooms:
+        """For mixes [candidates, rows]."""
+        supports, which = np.unique(counts > 0, axis=0, return_inverse=True)
+        gaps = np.zeros(len(supports))
+        if family.degrees.virtual_stages == 1:
+            for index, each in enumerate(supports):
+                gaps[index] = _widest_gap(family, np.flatnonzero(each))
+        return cls(family, fitted, counts, which.ravel(), gaps)
+
+    def layers(self, seconds: float) -> Ints:
+        """Layers that have room at most, [candidates]."""
+        caps = np.maximum(row_caps(self.family, self.fitted, seconds), 0)
+        room = row_rooms(caps)
+        found: Ints = room[np.arange(len(caps)), self.counts].sum(axis=1)
+        lost = np.zeros(len(self.gaps), dtype=np.int64)
+        for gap in np.unique(self.gaps[self.gaps > 0]):
+            # Two stages wait for it.
+            far = np.maximum(row_caps(self.family, self.fitted, seconds, float(gap)), 0)
+            less = (caps - far).min(axis=1)
+            for index in np.flatnonzero(self.gaps == gap):
+                mix = int(np.flatnonzero(self.support == index)[0])
+                lost[index] = 2 * int(less[self.counts[mix] > 0].min())
+        return found - lost[self.support]
+
+
+def _widest_gap(family: Family, rows: Ints) -> float:
+    """Seconds of the slowest boundary of the best tree that joins the pools of some rows.
+
+    Every order of the pools has a boundary that is as slow, or slower.
+    """
+    left = list({int(family.pool[row]): int(row) for row in rows}.values())
+    joined, widest = [left.pop()], 0.0
+    while left:
+        gap, following = min(
+            (min(float(family.luckiest[one, other]), float(family.luckiest[other, one])), other)
+            for one in joined
+            for other in left
+        )
+        widest = max(widest, gap)
+        left.remove(following)
+        joined.append(following)
+    return widest
+
+
+def _finite(seconds: Floats) -> Floats:
+    """Seconds, 0 where there is no such transfer."""
+    found: Floats = np.where(np.isfinite(seconds), seconds, 0.0)
+    return found
+
+
+def _blocking(family: Family, seconds: Floats) -> Floats:
+    """Seconds for which a transfer blocks a stage: none where it hides behind computation."""
+    return seconds if family.degrees.virtual_stages == 1 else np.zeros_like(seconds)
+
+
+def _sends(family: Family, rows: Ints, counts: Ints) -> tuple[Floats, Floats]:
+    """Seconds of all boundaries inside each run, and of those between runs, one direction."""
+    regular = is_regular(family, rows, counts)
+    per_node = np.array([row.per_node or 0 for row in family.rows])[rows]
+    leaving = np.where(per_node > 0, (counts - 1) // np.maximum(per_node, 1), counts - 1)
+    staying = counts - 1 - leaving
+
+    def seconds(number: Ints, each: Floats) -> Floats:
+        result: Floats = np.where(number > 0, number * np.where(number > 0, each, 0.0), 0.0)
+        return result
+
+    alike = seconds(staying, family.inside[rows]) + seconds(leaving, np.diagonal(family.send)[rows])
+    within = np.where(regular, alike, seconds(counts - 1, family.least_send[rows]))
+    one, other = rows[:, :-1], rows[:, 1:]
+    across = np.where(regular[:, :-1], family.send[one, other], family.luckiest[one, other])
+    return within, across
+
+
+def _weighted_rates(m: int, counts: Ints, unit: Floats) -> Floats:
+    """Sum over all stages of 1 / (weight * seconds of a unit), [candidates]."""
+    # Sums of 1 / (m - p + k) over the stages k of a run are differences of harmonic numbers.
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, m + 1))])
-    base = (m - stages)[:, None]
-    upper = harmonic[base + ends - 1]
-    lower = harmonic[np.maximum(base + ends - counts - 1, 0)]
-    weighted = (upper - lower) @ rate
+    ends = np.cumsum(counts, axis=1)
+    stages = ends[:, -1:]
+    upper = harmonic[m - stages + ends - 1]
+    lower = harmonic[np.maximum(m - stages + ends - counts - 1, 0)]
+    weighted = ((upper - lower) / unit).sum(axis=1)
     # With m = p the first stage has weight 0: it takes any number of layers.
-    weighted = np.where(m == stages, np.inf, weighted)
-    passing = total + (layers + extra_layers) / weighted
-    slope = np.array([family.tails[pool].layers[:, -1] / layers for pool in order])
-    backward = np.array([family.passes[pool].backward[-1] / layers for pool in order])
-    forward = np.array([family.passes[pool].forward[-1] / layers for pool in order])
-    after = np.maximum(slope[:, 0] - backward, 0.0)
-    heavy = m * unit_s[pools] + after
-    hidden = first[1] / heavy[0] + last[1] / heavy[-1]
-    spread = (m * unit_s[pools] / heavy).min()
-    working = (layers + extra_layers * spread - hidden) / (counts / heavy).sum(axis=1)
-    if family.degrees.virtual_stages == 1:
-        working = np.maximum(passing, working)
-    return working, _after(slope, forward, first, last, layers, counts)
+    found: Floats = np.where(m == stages[:, 0], np.inf, weighted)
+    return found
 
 
-def _after(
-    slope: Floats,
-    forward: Floats,
-    first: tuple[float, float],
-    last: tuple[float, float],
-    layers: int,
-    counts: Ints,
-) -> Floats:
-    """Update and gathering that follow: the largest stage is at least the average one."""
-    update = layers / (counts / np.maximum(slope[:, 2], 1e-30)).sum(axis=1)
-    over = slope[:, 1] - forward
-    gathering = np.full(len(counts), slope[:, 1].min())
-    if (over > 0).all():
-        shown = (layers - first[0] / over[0] - last[0] / over[-1]) / (counts / over).sum(axis=1)
-        gathering = np.maximum(gathering, shown)
-    after: Floats = update + gathering
-    return after
+def after_pipeline(tables: Tables, layers: int, rows: Ints, counts: Ints) -> tuple[Floats, Floats]:
+    """Least seconds that follow the last backward pass of shapes, twice [candidates].
+
+    The first stage has it and reduces then. Gathering and update come after that and are waited for
+    by all: on the largest stage they take at least what they would on an average one.
+    """
+    late, update = tables.unit_after[:, rows]
+    tiny = 1e-30
+    updating = layers / (counts / np.maximum(update, tiny)).sum(axis=1)
+    stages = counts.sum(axis=1)
+    first, last = rows[:, 0], rows[:, -1]
+    head = np.where(stages == 1, tables.ends[0, first, ALONE], tables.ends[0, first, FIRST])
+    tail = np.where(stages == 1, 0.0, tables.ends[0, last, LAST])
+    hidden = head / np.maximum(late[:, 0], tiny) + tail / np.maximum(late[:, -1], tiny)
+    shown = (layers - hidden) / (counts / np.maximum(late, tiny)).sum(axis=1)
+    gathering = np.where((late > 0).all(axis=1), np.maximum(shown, 0.0), 0.0)
+    return np.where(stages > 1, tables.first_reduced[first], 0.0), updating + gathering

@@ -1,15 +1,16 @@
-"""What `perf` says of one family of candidates, as arrays over pools and layers.
+"""What `perf` says of one family of candidates, as arrays over layers, for every kind of stage.
 
 Every number comes from the functions that judge a whole configuration, asked once for a small probe
-of each pool; a sum over layers is then a difference of two entries of a cumulated array. Gradient
-and parameter collectives are linear between no layer and all layers here; the prediction of the
-chosen plans has them exactly.
+of each pool; a sum over layers is then a difference of two entries of a cumulated array. For stages
+that are placed alike these are the numbers of the whole prediction; for others they are those of
+the luckiest replica, so that bounds made from them hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,116 +26,235 @@ from hetcli.perf.configuration import (
     Replica,
     Stage,
 )
-from hetcli.perf.hardware import Hardware
-from hetcli.perf.rules import supports
-from hetcli.perf.stage import Costs, replica_time
-from hetcli.perf.synchronisation import synchronisation
+from hetcli.perf.rules import can_talk, supports
+from hetcli.perf.stage import Costs, Pass, replica_time
+from hetcli.perf.step import micro_exposed
+from hetcli.perf.synchronisation import rings, synchronisation, synchronised
+from hetcli.search.families import Problem, recomputes
 from hetcli.search.layout import Degrees
-from hetcli.search.pools import Pool
-from hetcli.spec.model.architecture import Model
-from hetcli.spec.workload import Pretrain
+from hetcli.search.placement import regular_stages, stages_per_node
+from hetcli.search.pools import Orders, Pool, orders
+from hetcli.spec.model.architecture import MoeFeedForward
+from hetcli.spec.workload import RecomputeChoice
 
-__all__ = ["Costing", "Family", "Passes", "Tail"]
+__all__ = ["Costing", "Family", "Passes", "Row", "Tail", "tail_of"]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+# Where a stage is in the pipeline: in the middle, last, first, or all alone.
+MIDDLE, LAST, FIRST, ALONE = range(4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passes:
-    """Seconds of one micro-batch on one pool: cumulated over layers, and both ends' own."""
+    """Seconds of one micro-batch on one pool, forward and backward: [2, layers + 1] cumulated over
+    layers, and [2, roles] what a stage does beside its layers."""
 
-    forward: Floats
-    backward: Floats
-    first: tuple[float, float]
-    last: tuple[float, float]
+    layers: Floats
+    ends: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """What follows the last backward pass on one pool: cumulated over layers, and fixed parts.
+    """What follows the last backward pass of a stage.
 
-    Rows are the gradients' reduction (s), the parameters' gathering (s) and the update (s);
-    `fixed` has the parts that no layer causes, `first` and `last` what the ends add.
+    Rows are the gradients' reduction, the parameters' gathering and the update, in seconds:
+    `layers` [3, layers + 1] cumulated over layers, `ends` [3, roles] what no layer causes, and
+    `experts` [3] what any layer with routed experts adds once.
     """
 
     layers: Floats
-    fixed: Floats
-    first: Floats
-    last: Floats
+    ends: Floats
+    experts: Floats
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Stages on one pool.
+
+    `most` of them fit on it, up to `regular` all placed alike. `per_node` stages share a node, None
+    where a stage has whole nodes or lies over their borders. They may recompute what `choices`
+    says, most first, and take `passes` then; every other choice is faster than the one before it.
+    """
+
+    pool: Pool
+    most: int
+    regular: int
+    per_node: int | None
+    choices: tuple[RecomputeChoice, ...]
+    passes: tuple[Passes, ...]
+    tail: Tail
+
+
+@dataclass(frozen=True, eq=False)
 class Family:
-    """Degrees with the costs of every pool; `send[a, b]` is one boundary transfer, one direction.
+    """Degrees with all their kinds of stages.
 
-    `inside[a]` is that between stages of one node.
+    `send[a, b]` is one boundary transfer, one direction, from a stage of row a to one of row b on
+    other nodes, `inside[a]` that between stages of one node; both infinite where there is none.
+    `luckiest` are the same while no other rank of the stage sends.
     """
 
     degrees: Degrees
     micro_batches: int
-    passes: tuple[Passes, ...]
-    tails: tuple[Tail, ...]
+    rows: tuple[Row, ...]
     send: Floats
+    luckiest: Floats
     inside: Floats
+
+    @cached_property
+    def pool(self) -> Ints:
+        """The pool of every row."""
+        return np.array([row.pool.index for row in self.rows])
+
+    @cached_property
+    def most(self) -> Ints:
+        """Stages that the pool of every row holds."""
+        return np.array([row.most for row in self.rows])
+
+    @cached_property
+    def regular(self) -> Ints:
+        """Stages of every row's pool up to which all are placed alike."""
+        return np.array([row.regular for row in self.rows])
+
+    @cached_property
+    def least_send(self) -> Floats:
+        """The fastest boundary between two stages of a row."""
+        return np.minimum(self.inside, np.diagonal(self.luckiest))
 
 
 @dataclass(eq=False)
 class Costing:
     """Asks `perf` and remembers the answers of one planning problem."""
 
-    model: Model
-    workload: Pretrain
-    hardware: Hardware
-    pools: Sequence[Pool]
+    problem: Problem
     _costs: Costs = field(init=False)
-    _passes: dict[tuple[Degrees, int], Passes] = field(default_factory=dict)
-    _tails: dict[tuple[Degrees, int], Tail] = field(default_factory=dict)
-    _sends: dict[tuple[Degrees, int, int, int, bool], float] = field(default_factory=dict)
+    _passes: dict[object, Passes] = field(default_factory=dict)
+    _tails: dict[object, Tail] = field(default_factory=dict)
+    _sends: dict[object, float] = field(default_factory=dict)
+    _orders: dict[tuple[int, ...], Orders] = field(default_factory=dict)
+    _groups: dict[object, list[tuple[DeviceId, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._costs = Costs(self.model)
+        self._costs = Costs(self.problem.model)
 
-    def family(self, degrees: Degrees) -> Family:
-        """Costs of all pools that hold at least one stage; others get infinite seconds."""
-        micro_batches = self.workload.global_batch // (degrees.micro_batch_size * degrees.data)
-        usable = [self.runs(degrees, pool) for pool in self.pools]
-        count = len(self.pools)
-        send = np.full((count, count), np.inf)
-        inside = np.full(count, np.inf)
-        for a in self.pools:
-            if not usable[a.index]:
-                continue
-            inside[a.index] = self._send(degrees, a, a, inside=True)
-            for b in self.pools:
-                if usable[b.index]:
-                    send[a.index, b.index] = self._send(degrees, a, b, inside=False)
-        return Family(
-            degrees,
-            micro_batches,
-            tuple(
-                self.passes(degrees, pool) if usable[pool.index] else self._no_passes()
-                for pool in self.pools
-            ),
-            tuple(
-                self._pool_tail(degrees, pool) if usable[pool.index] else self._no_tail()
-                for pool in self.pools
-            ),
-            send,
-            inside,
+    @property
+    def costs(self) -> Costs:
+        """Layer times and communication, each computed once."""
+        return self._costs
+
+    @cached_property
+    def routed(self) -> Ints:
+        """Layers with routed experts among the first 0, 1, .. layers."""
+        each = [
+            isinstance(layer.feed_forward, MoeFeedForward)
+            for layer in self.problem.model.each_layer()
+        ]
+        return np.concatenate([[0], np.cumsum(each)])
+
+    @cached_property
+    def kinds(self) -> Ints:
+        """The first layer of each kind."""
+        first: dict[int, int] = {}
+        for position, layer in enumerate(self.problem.model.each_layer()):
+            first.setdefault(id(layer), position)
+        return np.array(list(first.values()))
+
+    @cached_property
+    def apart(self) -> Bools:
+        """Pools that may not be in one pipeline, [pools, pools]."""
+        pools = self.problem.pools
+        return np.array(
+            [
+                [not can_talk(self.problem.hardware, one.node, other.node) for other in pools]
+                for one in pools
+            ]
         )
 
-    def _no_passes(self) -> Passes:
-        never = np.full(self.model.layer_count + 1, np.inf)
-        return Passes(never, never, (np.inf, np.inf), (np.inf, np.inf))
+    def orders(self, chosen: tuple[int, ...]) -> Orders:
+        """The orders of some pools along the pipeline."""
+        if chosen not in self._orders:
+            pools = [self.problem.pools[index] for index in chosen]
+            self._orders[chosen] = orders(pools, self._distance)
+        return self._orders[chosen]
 
-    def _no_tail(self) -> Tail:
-        nothing = np.zeros(3)
-        return Tail(np.zeros((3, self.model.layer_count + 1)), nothing, nothing, nothing)
+    def _distance(self, one: Pool, other: Pool) -> float:
+        """Seconds of the activations of one sequence between two pools."""
+        nbytes = 2 * self.problem.workload.sequence * self.problem.model.hidden_size
+        return self.problem.hardware.between(one.node, other.node).seconds(nbytes)
+
+    def unit_seconds(self, degrees: Degrees, most_stages: Ints) -> Floats:
+        """Least seconds of one unit of work on each pool, the mean layer of one pool being a unit.
+
+        Infinite on pools without a stage. Where layers are unlike, a pool does some of them faster
+        than others; the least ratio never overestimates.
+        """
+        found = np.full(len(self.problem.pools), np.inf)
+        units: Floats | None = None
+        for pool in self.problem.pools:
+            if not most_stages[pool.index]:
+                continue
+            recompute = recomputes(self.problem, pool)[-1]
+            passes = self.passes(replace(degrees, recompute=recompute), pool)
+            each = np.diff(passes.layers.sum(axis=0))
+            if units is None:
+                units = each / each.mean()
+            found[pool.index] = (each / units).min()
+        return found
+
+    def micro_batches(self, degrees: Degrees) -> int:
+        """Micro-batches of one replica."""
+        return self.problem.workload.global_batch // (degrees.micro_batch_size * degrees.data)
 
     def runs(self, degrees: Degrees, pool: Pool) -> bool:
         """Whether a pool can hold a stage: it has the groups and the precision."""
         return pool.group_count(degrees.tensor) >= degrees.members and supports(
             pool.device_type.gpu, degrees.precision
+        )
+
+    def family(self, degrees: Degrees, most_stages: Ints) -> Family:
+        """The costs of all kinds of stages.
+
+        Args:
+            degrees: of the family.
+            most_stages: stages that each pool may hold, [pools]; pools without one have no row.
+        """
+        rows: list[Row] = []
+        regular_everywhere = not self.problem.hardware.pair_links
+        for pool in self.problem.pools:
+            most = int(most_stages[pool.index])
+            if not most:
+                continue
+            regular = regular_stages(
+                pool,
+                tensor=degrees.tensor,
+                context=degrees.context,
+                data=degrees.data,
+                experts=degrees.expert * degrees.expert_tensor,
+            )
+            if not regular_everywhere and len(pool.nodes) > 1:
+                regular = 0
+            choices = recomputes(self.problem, pool)
+            rows.append(
+                Row(
+                    pool=pool,
+                    most=most,
+                    regular=min(regular, most),
+                    per_node=stages_per_node(
+                        pool, tensor=degrees.tensor, members=degrees.members, stages=1
+                    ),
+                    choices=choices,
+                    passes=tuple(
+                        self.passes(replace(degrees, recompute=choice), pool) for choice in choices
+                    ),
+                    tail=self._tail(degrees, pool),
+                )
+            )
+        return Family(
+            degrees, self.micro_batches(degrees), tuple(rows), *self._transfers(degrees, rows)
         )
 
     # --- passes ---------------------------------------------------------------------------------
@@ -143,7 +263,7 @@ class Costing:
         """Costs of layers and ends on a pool."""
         # Layers cost the same whatever dp is, unless experts are shared over replicas.
         reach = -(-degrees.expert * degrees.expert_tensor // (degrees.tensor * degrees.context))
-        key = (replace(degrees, data=reach, zero_stage=0), pool.index)
+        key = (_without_data(degrees), reach, degrees.recompute, pool.index)
         if key not in self._passes:
             self._passes[key] = self._ask_passes(degrees, pool, reach)
         return self._passes[key]
@@ -159,91 +279,91 @@ class Costing:
                 stage.replicas[0],
                 first=first,
                 last=last,
-                hardware=self.hardware,
+                hardware=self.problem.hardware,
                 costs=self._costs,
             )
             return np.array([time.forward[0].total, time.backward[0].total])
 
-        each = np.zeros((2, self.model.layer_count))
+        each = np.zeros((2, self.problem.model.layer_count))
         start = 0
-        for run in self.model.layers:
+        for run in self.problem.model.layers:
             each[:, start : start + run.count] = ask(LayerRange(start, 1))[:, None]
             start += run.count
         first, last = ask(LayerRange(0, 0), first=True), ask(LayerRange(0, 0), last=True)
-        forward, backward = _cumulated(each)
-        return Passes(
-            forward,
-            backward,
-            (float(first[0]), float(first[1])),
-            (float(last[0]), float(last[1])),
-        )
+        ends = np.array([np.zeros(2), last, first, first + last])
+        return Passes(_cumulated(each), ends.T)
 
     # --- after the last backward pass -----------------------------------------------------------
 
-    def _pool_tail(self, degrees: Degrees, pool: Pool) -> Tail:
-        key = (replace(degrees, micro_batch_size=1, recompute="none", virtual_stages=1), pool.index)
+    def _tail(self, degrees: Degrees, pool: Pool) -> Tail:
+        key = (
+            _without_data(replace(degrees, micro_batch_size=1)),
+            degrees.zero_stage,
+            degrees.data,
+            pool.index,
+        )
         if key not in self._tails:
-            self._tails[key] = self._ask_tail(degrees, pool)
+            configuration = self._probe(degrees, [self._members(degrees, pool, degrees.data)])
+            self._tails[key] = tail_of(self.problem, configuration, configuration.stages[0])
         return self._tails[key]
 
-    def _ask_tail(self, degrees: Degrees, pool: Pool) -> Tail:
-        configuration = self._probe(degrees, [self._members(degrees, pool, degrees.data)])
-        stage = configuration.stages[0]
-
-        def ask(layers: LayerRange, *, first: bool = False, last: bool = False) -> Floats:
-            sync = synchronisation(
-                configuration,
-                self.model,
-                replace(stage, chunks=(layers,)),
-                (),
-                self.hardware,
-                first=first,
-                last=last,
-            )
-            update = optimizer_time(
-                sync.state_parameters, pool.device_type, self.workload.optimizer, degrees.offload
-            )
-            return np.array([sync.reduce_s, sync.gather_s, update])
-
-        fixed = ask(LayerRange(0, 0))
-        each = np.zeros((3, self.model.layer_count))
-        start = 0
-        for run in self.model.layers:
-            stop = start + run.count
-            each[:, start:stop] = ((ask(LayerRange(start, run.count)) - fixed) / run.count)[:, None]
-            start = stop
-        return Tail(
-            _cumulated(each),
-            fixed,
-            ask(LayerRange(0, 0), first=True) - fixed,
-            ask(LayerRange(0, 0), last=True) - fixed,
+    def micro_exposed(self, degrees: Degrees, row: Row) -> Floats:
+        """Seconds of a micro-batch that the gathers of ZeRO-3 stick out, for the whole model on one
+        stage, by choice of what is recomputed."""
+        if degrees.zero_stage < 3:
+            return np.zeros(len(row.choices))
+        members = self._members(degrees, row.pool, degrees.data)
+        configuration = self._probe(degrees, [members])
+        layers = self.problem.model.layer_count
+        stage = replace(configuration.stages[0], chunks=(LayerRange(0, layers),))
+        sync = synchronisation(
+            configuration,
+            self.problem.model,
+            stage,
+            (),
+            self.problem.hardware,
+            first=True,
+            last=True,
+        )
+        return np.array(
+            [
+                micro_exposed(sync, *(Pass(float(seconds)) for seconds in both))
+                for passes in row.passes
+                for both in [passes.layers[:, -1] + passes.ends[:, ALONE]]
+            ]
         )
 
     # --- transfers ------------------------------------------------------------------------------
 
-    def _send(self, degrees: Degrees, a: Pool, b: Pool, *, inside: bool) -> float:
-        per_node = max(1, a.groups_per_node(degrees.tensor) // degrees.context)
-        data = min(degrees.data, per_node)
-        plain = replace(degrees, data=data, recompute="none", zero_stage=0, virtual_stages=1)
-        key = (plain, a.index, b.index, data, inside)
+    def _transfers(self, degrees: Degrees, rows: Sequence[Row]) -> tuple[Floats, Floats, Floats]:
+        """`send`, `luckiest` and `inside` of the rows; there are none without a second stage."""
+        pools = list({row.pool.index: row.pool for row in rows}.values())
+        size = len(self.problem.pools)
+        send, luckiest = np.full((size, size), np.inf), np.full((size, size), np.inf)
+        inside = np.full(size, np.inf)
+        for a in pools:
+            if a.groups_per_node(degrees.tensor) > degrees.context:
+                inside[a.index] = self._send(degrees, a, a, 1, inside=True)
+            per_node = max(1, a.groups_per_node(degrees.tensor) // degrees.context)
+            for b in pools:
+                if a is b and len(a.nodes) == 1:
+                    continue
+                for table, data in ((send, min(degrees.data, per_node)), (luckiest, 1)):
+                    table[a.index, b.index] = self._send(degrees, a, b, data, inside=False)
+        where = np.array([row.pool.index for row in rows])
+        return send[np.ix_(where, where)], luckiest[np.ix_(where, where)], inside[where]
+
+    def _send(self, degrees: Degrees, a: Pool, b: Pool, data: int, *, inside: bool) -> float:
+        key = (_without_data(degrees), data, a.index, b.index, inside)
         if key not in self._sends:
             here = self._members(degrees, a, data)
-            if inside or (a is b and len(a.nodes) == 1):
-                there = here
-            else:
-                there = self._members(degrees, b, data, skip=1 if a is b else 0)
-            self._sends[key] = self._ask_send(degrees, here, there)
+            there = here if inside else self._members(degrees, b, data, skip=1 if a is b else 0)
+            configuration = self._probe(degrees, [here, there])
+            found = chains(
+                configuration, configuration.pipelines[0], self.problem.hardware, self._costs
+            )
+            self._sends[key] = found[0].send_s[0]
         return self._sends[key]
-
-    def _ask_send(
-        self,
-        degrees: Degrees,
-        here: Sequence[tuple[DeviceId, ...]],
-        there: Sequence[tuple[DeviceId, ...]],
-    ) -> float:
-        configuration = self._probe(degrees, [here, there])
-        found = chains(configuration, configuration.pipelines[0], self.hardware, self._costs)
-        return max(chain.send_s[0] for chain in found)
 
     # --- probes ---------------------------------------------------------------------------------
 
@@ -251,7 +371,10 @@ class Costing:
         self, degrees: Degrees, pool: Pool, count: int, *, skip: int = 0
     ) -> list[tuple[DeviceId, ...]]:
         """Devices of the first `count` replicas of a stage that starts at the node `skip`."""
-        groups = list(pool.groups(degrees.tensor))
+        key = (pool.index, degrees.tensor)
+        if key not in self._groups:
+            self._groups[key] = list(pool.groups(degrees.tensor))
+        groups = self._groups[key]
         groups = groups[skip * pool.groups_per_node(degrees.tensor) :] or groups
         members = []
         for member in range(count):
@@ -266,6 +389,7 @@ class Costing:
         self, degrees: Degrees, stages: Sequence[Sequence[tuple[DeviceId, ...]]]
     ) -> Configuration:
         """Stages without layers on the given devices."""
+        workload = self.problem.workload
         return Configuration(
             pipelines=(
                 Pipeline(
@@ -283,8 +407,8 @@ class Costing:
                 ),
             ),
             micro_batch_size=degrees.micro_batch_size,
-            global_batch=self.workload.global_batch,
-            sequence=self.workload.sequence,
+            global_batch=workload.global_batch,
+            sequence=workload.sequence,
             precision=degrees.precision,
             framework=degrees.framework,
             context_parallel=degrees.context,
@@ -293,8 +417,76 @@ class Costing:
             sequence_parallel=degrees.sequence_parallel,
             zero_stage=degrees.zero_stage,
             offload=degrees.offload,
-            attention=self.workload.attention,
+            attention=workload.attention,
         )
+
+
+def tail_of(problem: Problem, configuration: Configuration, stage: Stage) -> Tail:
+    """What follows the last backward pass on the devices of a stage, for any layers on it."""
+    ask = _asking(problem, configuration, stage)
+    ends = [
+        ask(LayerRange(0, 0), first, last)
+        for first, last in ((False, False), (False, True), (True, False), (True, True))
+    ]
+    fixed = ends[MIDDLE]
+    each = np.zeros((3, problem.model.layer_count))
+    experts = np.zeros(3)
+    start = 0
+    for run in problem.model.layers:
+        one = ask(LayerRange(start, 1), False, False) - fixed
+        share = one
+        if isinstance(run.layer.feed_forward, MoeFeedForward):
+            # A second collective, of the experts' ring, is there once for all of them.
+            if run.count > 1:
+                share = ask(LayerRange(start, 2), False, False) - fixed - one
+            experts = np.maximum(experts, one - share)
+        each[:, start : start + run.count] = share[:, None]
+        start += run.count
+    return Tail(_cumulated(each), np.array(ends).T, experts)
+
+
+def _asking(
+    problem: Problem, configuration: Configuration, stage: Stage
+) -> Callable[[LayerRange, bool, bool], Floats]:
+    hardware = problem.hardware
+    kinds = {hardware.node_of(replica.devices[0]).device_type for replica in stage.replicas}
+    found = rings(configuration, stage, (), hardware)
+    # Only the first replica says something more than the rings do.
+    small = replace(stage, replicas=stage.replicas[:1])
+
+    def ask(layers: LayerRange, first: bool, last: bool) -> Floats:
+        sync = synchronised(
+            configuration,
+            problem.model,
+            replace(small, chunks=(layers,)),
+            found,
+            hardware,
+            first=first,
+            last=last,
+        )
+        update = max(
+            optimizer_time(
+                sync.state_parameters, kind, problem.workload.optimizer, configuration.offload
+            )
+            for kind in kinds
+        )
+        return np.array([sync.reduce_s, sync.gather_s, update])
+
+    return ask
+
+
+def _without_data(degrees: Degrees) -> tuple[object, ...]:
+    """What costs depend on beside data parallelism, sharding and recomputation."""
+    return (
+        degrees.precision,
+        degrees.tensor,
+        degrees.context,
+        degrees.expert,
+        degrees.expert_tensor,
+        degrees.micro_batch_size,
+        degrees.offload,
+        degrees.sequence_parallel,
+    )
 
 
 def _cumulated(each: Floats) -> Floats:

@@ -31,7 +31,7 @@ from hetcli.search.pools import Pool
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.workload import Pretrain, RecomputeChoice
 
-__all__ = ["Problem", "check_request", "families", "precisions"]
+__all__ = ["Problem", "check_request", "families", "precisions", "recomputes"]
 
 # Bounds of the space that published runs stay within: Llama 3 has 8,192 tokens a context rank
 # (arXiv 2407.21783, table 4), and micro-batches of tens of sequences fit small models only.
@@ -147,7 +147,10 @@ def check_request(problem: Problem) -> None:
 
 
 def families(problem: Problem, pruned: Counter[str]) -> Iterator[Degrees]:
-    """All degrees that some pool can hold a stage of; what a rule leaves out is counted."""
+    """All degrees that some pool can hold a stage of; what a rule leaves out is counted.
+
+    What is recomputed is chosen for each pool, not for a family.
+    """
     workload, options = problem.workload, problem.options
     for precision in precisions(problem):
         usable = [pool for pool in problem.pools if supports(pool.device_type.gpu, precision)]
@@ -170,9 +173,7 @@ def families(problem: Problem, pruned: Counter[str]) -> Iterator[Degrees]:
                         if context * data > groups:
                             pruned["stage larger than every pool"] += 1
                             continue
-                        yield from _variants(
-                            problem, usable, precision, tensor, context, data, size
-                        )
+                        yield from _variants(problem, precision, tensor, context, data, size)
 
 
 def _is_free(options: PlanOptions) -> bool:
@@ -210,7 +211,6 @@ def _micro_batches(problem: Problem, pruned: Counter[str]) -> list[int]:
 
 def _variants(
     problem: Problem,
-    usable: Sequence[Pool],
     precision: TrainingPrecision,
     tensor: int,
     context: int,
@@ -224,22 +224,20 @@ def _variants(
     )
     for expert, expert_tensor in _experts(problem, tensor, context * data * tensor):
         for zero_stage in _zero_stages(problem, tensor, context * data):
-            for recompute in _recomputes(problem, usable):
-                yield Degrees(
-                    precision=precision,
-                    tensor=tensor,
-                    context=context,
-                    data=data,
-                    expert=expert,
-                    expert_tensor=expert_tensor,
-                    micro_batch_size=size,
-                    virtual_stages=options.virtual_stages or 1,
-                    recompute=recompute,
-                    zero_stage=zero_stage,
-                    offload=options.offload,
-                    sequence_parallel=sequence_parallel,
-                    framework=framework,
-                )
+            yield Degrees(
+                precision=precision,
+                tensor=tensor,
+                context=context,
+                data=data,
+                expert=expert,
+                expert_tensor=expert_tensor,
+                micro_batch_size=size,
+                virtual_stages=options.virtual_stages or 1,
+                zero_stage=zero_stage,
+                offload=options.offload,
+                sequence_parallel=sequence_parallel,
+                framework=framework,
+            )
 
 
 def _experts(problem: Problem, tensor: int, stage: int) -> Iterator[tuple[int, int]]:
@@ -273,11 +271,13 @@ def _zero_stages(problem: Problem, tensor: int, ranks: int) -> list[int]:
     return [0, 1, 2, 3] if tensor == 1 else [0, 1, 2]
 
 
-def _recomputes(problem: Problem, usable: Sequence[Pool]) -> list[RecomputeChoice]:
-    """`selective` drops the attention core, which a fused kernel never stores."""
+def recomputes(problem: Problem, pool: Pool) -> tuple[RecomputeChoice, ...]:
+    """What stages on a pool may recompute, the most first.
+
+    `selective` drops the attention core, which a fused kernel never stores.
+    """
     if problem.options.recompute is not None:
-        return [problem.options.recompute]
-    unfused = any(
-        kernel_of(pool.device_type, problem.workload.attention) == "unfused" for pool in usable
-    )
-    return ["none", "selective", "full"] if unfused else ["none", "full"]
+        return (problem.options.recompute,)
+    if kernel_of(pool.device_type, problem.workload.attention) == "unfused":
+        return ("full", "selective", "none")
+    return ("full", "none")

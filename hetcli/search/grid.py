@@ -1,10 +1,9 @@
 """The search of the grid space: best first, so that the bound of what is left proves the answer.
 
-Everything waits in one queue, ordered by a bound on the value of what may come of it: degrees (a
-bound that needs no shape), shapes of one order and depth (one NumPy expression for all of them),
-split and estimated plans. The least entry is refined first; a plan is predicted in full only when
-its estimate is the least of all. When nothing in the queue can beat the plans that are kept, the
-search is complete.
+Everything waits in one queue, ordered by a bound on the value of what may come of it: degrees,
+families with the costs of their stages, mixes of stages, shapes (mixes in an order), and shapes
+with a bound over all their splits. The least entry is refined first; of a shape whose turn has come
+the best split is found. When nothing in the queue can beat the best plan, that is proven.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -22,33 +20,56 @@ from numpy.typing import NDArray
 from hetcli.errors import ConfigurationError
 from hetcli.perf.configuration import Configuration
 from hetcli.perf.prediction import Prediction
+from hetcli.perf.rules import interleaving_is_legal
 from hetcli.perf.step import predict
-from hetcli.search.bounds import family_bound, shape_bounds, unit_seconds
-from hetcli.search.costing import Costing, Family
-from hetcli.search.evaluate import (
-    estimate_steps,
-    most_layers,
-    polish,
-    split_plainly,
-    split_shapes,
-    split_unlike,
-    stages_of,
+from hetcli.search.bounds import (
+    MixRooms,
+    after_pipeline,
+    family_bound,
+    mix_bounds,
+    row_caps,
+    row_rooms,
+    shape_bounds,
 )
+from hetcli.search.costing import ALONE, Costing, Family
+from hetcli.search.exact import Exact, exact_of
 from hetcli.search.families import Problem, families, precisions
 from hetcli.search.layout import Degrees, Layout, configuration
-from hetcli.search.limits import Limits, Rooms
+from hetcli.search.leaf import best_split, least_bottleneck, polished
+from hetcli.search.limits import Limits
+from hetcli.search.mixes import mixes, ordered
 from hetcli.search.partition import even_split
 from hetcli.search.requirements import Requirements
-from hetcli.search.shapes import shapes
+from hetcli.search.splits import split_shapes, stages_of
+from hetcli.search.tables import Fitted, Tables
+from hetcli.spec.workload import RecomputeChoice
 
 __all__ = ["Found", "Grid", "Scored"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 SECONDS_PER_HOUR = 3600.0
-# Shapes that are split together: enough to pay for the calls, few enough not to waste them.
-BATCH = 64
+# Stages of shapes that are split together: enough to pay for the calls, not to fill the caches.
+BATCH = 1024
+# Mixes that are put in order together, and shapes that are made of them at a time.
+MIXES = 512
+SHAPES = 20_000
+# How far above its bound a family is looked into at first, and how much further each time.
+WINDOW = 1.05
+GROWTH = 3
+# Nearer to its bound no family is looked into: what has too many mixes there is not looked at
+# whole.
+NARROW = 1.005
+# Step times between a family's bound and the top of its window at which mixes are looked at.
+STEPS = 8
+# Shapes that are made, and shapes whose splits are weighed one by one, before the search gives up
+# the proof: what a few seconds allow.
+MOST_SHAPES = 3_000_000
+MOST_LEAVES = 3_000
+# Plans that are predicted in full for every plan of the ranking.
+SPARE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +84,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search, best plan first; no plan of the space beats `bound`."""
+    """The result of a search, best plan first; no plan of the space beats `bound`.
+
+    Every candidate that was `seen` was `scored`, or stands in `pruned` under the rule that left it
+    out.
+    """
 
     plans: tuple[Scored, ...]
     bound: float
@@ -74,27 +99,49 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Shapes:
-    """Shapes of one family, order and depth, by ascending bound of their value."""
+class _Open:
+    """A family with its costs; of its mixes those above `floor` were not made yet.
+
+    Next come those up to `window` times its bound.
+    """
 
     family: Family
-    order: tuple[int, ...]
+    tables: Tables
+    fitted: Fitted | None
+    floor: float
+    window: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mixes:
+    """Stages of each row, by ascending bound of their value."""
+
+    home: _Open
     counts: Ints
     bounds: Floats
-    after: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shapes:
+    """Shapes of one family and depth, by ascending bound of their value."""
+
+    home: _Open
+    rows: Ints
+    counts: Ints
+    bounds: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
-    """One shape with the split that minimises its bound."""
+    """One shape, with a split that comes near to its bound."""
 
-    family: Family
-    order: tuple[int, ...]
+    home: _Open
+    rows: Ints
     counts: Ints
     split: Ints
 
 
-_Item = Degrees | _Shapes | _Shape | Layout
+_Item = Degrees | _Open | _Mixes | _Shapes | _Shape
 
 
 @dataclass(eq=False)
@@ -105,19 +152,22 @@ class Grid:
     costing: Costing = field(init=False)
     limits: Limits = field(init=False)
     requirements: Requirements = field(init=False)
-    plans: list[Scored] = field(default_factory=list)
     pruned: Counter[str] = field(default_factory=Counter)
-    seen: int = 0
     scored: int = 0
-    # Least bound of everything that was split: with the queue's, the certificate.
-    bound: float = np.inf
+    # The best plan of each mapping, and the least bound of what was given up.
+    _best: dict[object, tuple[float, Layout]] = field(default_factory=dict)
+    _threshold: float = np.inf
+    _given_up: float = np.inf
+    _shapes_made: int = 0
+    _leaves: int = 0
+    # How near plans of each depth came to their bounds at best.
+    _reached: dict[int, float] = field(default_factory=dict)
     _queue: list[tuple[float, int, _Item]] = field(default_factory=list)
     _tickets: count[int] = field(default_factory=count)
-    _mappings: set[object] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         problem = self.problem
-        self.costing = Costing(problem.model, problem.workload, problem.hardware, problem.pools)
+        self.costing = Costing(problem)
         self.limits = Limits(problem.model, problem.workload)
         self.requirements = Requirements(
             problem.options, problem.workload, problem.hardware, problem.pools
@@ -131,63 +181,82 @@ class Grid:
         """Layers of the model."""
         return self.problem.model.layer_count
 
-    @property
-    def equal_layers(self) -> bool:
-        """Whether all layers are alike."""
-        return len({run.layer for run in self.problem.model.layers}) == 1
-
-    @property
-    def _uniform(self) -> bool:
-        """Whether every stage must have the same number of layers, as far as they divide."""
-        return self.problem.options.uniform_layers
-
-    @property
-    def threshold(self) -> float:
-        """What does not beat this value does not enter the ranking."""
-        top = self.problem.options.top
-        return self.plans[top - 1].value if len(self._mappings) >= top else np.inf
-
     def run(self) -> Found:
-        """Search the whole space, or as much as the time limit allows."""
+        """Search the whole space, or as much as the limits on time and work allow."""
         limit = self.problem.options.time_limit_s
         deadline = np.inf if limit is None else time.monotonic() + limit
         for degrees in families(self.problem, self.pruned):
-            self.seen += 1
-            self._push(self._family_bound(degrees), degrees)
-        complete = True
+            self._push(self._least(degrees), degrees)
         while self._queue:
-            value, _, item = heapq.heappop(self._queue)
-            if value >= self.threshold or not value < np.inf:
-                self.bound = min(self.bound, value)
-                self._count_pruned(item)
-                continue
-            if time.monotonic() > deadline:
-                self.bound = min(self.bound, value)
-                complete = False
+            value, _, item = self._queue[0]
+            if value >= self._threshold or not value < np.inf or self._is_over(deadline):
                 break
+            heapq.heappop(self._queue)
             if isinstance(item, Degrees):
-                self._shape(item)
+                self._cost(value, item)
+            elif isinstance(item, _Open):
+                (self._mix if item.fitted else self._fit)(value, item)
+            elif isinstance(item, _Mixes):
+                self._order(item)
             elif isinstance(item, _Shapes):
                 self._split(item)
-            elif isinstance(item, _Shape):
-                self._improve(item)
             else:
-                self._predict(item)
-        best = self.plans[0].value if self.plans else np.inf
-        return Found(
-            tuple(self.plans), min(self.bound, best), self.seen, self.scored, self.pruned, complete
-        )
+                self._weigh(value, item)
+        left = min((value for value, _, _ in self._queue), default=np.inf)
+        complete = not min(left, self._given_up) < self._threshold
+        stopped = left < self._threshold
+        for value, _, item in self._queue:
+            why = "left when the search stopped" if stopped else "slower than the plans kept"
+            self.pruned[why if value < np.inf else "memory of the pools"] += _size(item)
+        plans = self._predicted()
+        best = plans[0].value if plans else np.inf
+        bound = min(left, self._given_up, best)
+        seen = self.scored + sum(self.pruned.values())
+        pruned = Counter({rule: number for rule, number in self.pruned.items() if number})
+        return Found(plans, bound, seen, self.scored, pruned, complete)
+
+    def _is_over(self, deadline: float) -> bool:
+        """Whether the search stops: never without a plan, unless the user's time is up."""
+        if time.monotonic() > deadline:
+            return True
+        spent = self._shapes_made > MOST_SHAPES or self._leaves > MOST_LEAVES
+        return spent and self._threshold < np.inf
 
     def _push(self, value: float, item: _Item) -> None:
         heapq.heappush(self._queue, (value, next(self._tickets), item))
 
-    def _count_pruned(self, item: _Item) -> None:
-        if isinstance(item, Degrees):
-            self.pruned["degrees slower than the plans kept"] += 1
-        elif isinstance(item, _Shapes):
-            self.pruned["shape slower than the plans kept"] += len(item.counts)
+    # --- seconds and dollars --------------------------------------------------------------------
 
-    # --- degrees --------------------------------------------------------------------------------
+    def _rate(self, family: Family, rows: Ints, counts: Ints) -> Floats:
+        """Dollars a second of whole shapes, [candidates]."""
+        hourly = [row.pool.node.price_per_device_hour or 0.0 for row in family.rows]
+        each = np.array(hourly) * family.degrees.devices_per_stage / SECONDS_PER_HOUR
+        rate: Floats = (counts * each[rows]).sum(axis=1)
+        return rate
+
+    def _value(self, seconds: Floats, rate: Floats) -> Floats:
+        """What is minimised: the seconds, or the dollars of the devices in them."""
+        return seconds if self.problem.workload.objective == "throughput" else seconds * rate
+
+    def _seconds(self, value: Floats, rate: Floats) -> Floats:
+        """The seconds of shapes that have a value."""
+        if self.problem.workload.objective == "throughput":
+            return np.asarray(np.broadcast_to(value, rate.shape))
+        seconds: Floats = value / np.maximum(rate, 1e-300)
+        return seconds
+
+    def _useful_seconds(self, rate: Floats, value: float) -> Floats:
+        """Seconds within which a shape reaches a value and keeps the limits."""
+        if self.problem.workload.objective == "throughput":
+            seconds = np.full(len(rate), value)
+        else:
+            seconds = value / np.maximum(rate, 1e-300)
+        requirements = self.requirements
+        seconds = np.minimum(seconds, requirements.most_seconds * (1 + 1e-12))
+        useful: Floats = np.minimum(seconds, requirements.most_dollars / np.maximum(rate, 1e-300))
+        return useful
+
+    # --- degrees and families -------------------------------------------------------------------
 
     def _most_stages(self, degrees: Degrees) -> Ints:
         held = [
@@ -198,184 +267,356 @@ class Grid:
         ]
         return np.minimum(held, self.requirements.most_stages(degrees))
 
-    def _unit_seconds(self, degrees: Degrees) -> Floats:
-        """Seconds of one unit layer on every pool; infinite where the family cannot run."""
-        found = [
-            self.costing.passes(degrees, pool) if self.costing.runs(degrees, pool) else None
-            for pool in self.problem.pools
-        ]
-        totals = [None if p is None else p.forward + p.backward for p in found]
-        reference = next(total for total in totals if total is not None)
-        return np.array(
-            [np.inf if total is None else unit_seconds(total, reference) for total in totals]
-        )
+    def _deepest(self, degrees: Degrees, most: Ints) -> int:
+        if degrees.zero_stage > 1:
+            return 1
+        return int(min(self.layers + 2, self.costing.micro_batches(degrees), most.sum()))
 
-    def _family_bound(self, degrees: Degrees) -> float:
+    def _least(self, degrees: Degrees) -> float:
+        """A bound on the value of a family from its compute alone; infinite where none can be."""
         most = self._most_stages(degrees)
-        if not most.any():
+        stages = self.problem.options.pipeline_parallel
+        if not most.any() or self._deepest(degrees, most) < (stages or 1):
             return np.inf
-        unit = self._unit_seconds(degrees)
-        micro_batches = self._micro_batches(degrees)
-        # Whatever the shape, every layer is computed somewhere, at no less than that price.
-        prices = [
-            self._price(index, degrees) * unit[index] for index in map(int, np.flatnonzero(most))
-        ]
-        dollars = micro_batches * self.layers * min(prices)
-        seconds = family_bound(
-            unit, most, self.layers, micro_batches, self.problem.options.pipeline_parallel
-        )
-        bounds = np.array([seconds]), np.array([dollars])
-        if not self.requirements.keep_bounds(*bounds, self.pruned).all():
-            return np.inf
-        return seconds if self.problem.workload.objective == "throughput" else dollars
+        unit = self.costing.unit_seconds(degrees, most)
+        work = self.costing.micro_batches(degrees) * self.layers
+        if self.problem.workload.objective == "cost":
+            hourly = [pool.node.price_per_device_hour or 0.0 for pool in self.problem.pools]
+            dollars = unit * degrees.devices_per_stage / SECONDS_PER_HOUR
+            return float(work * (dollars * hourly)[most > 0].min())
+        return float(work / (most / unit).sum())
 
-    def _micro_batches(self, degrees: Degrees) -> int:
-        return self.problem.workload.global_batch // (degrees.micro_batch_size * degrees.data)
-
-    def _price(self, pool: int, degrees: Degrees) -> float:
-        """Dollars a second of one stage on a pool."""
-        hourly = self.problem.pools[pool].node.price_per_device_hour or 0.0
-        return hourly * degrees.devices_per_stage / SECONDS_PER_HOUR
-
-    def _value(
-        self, seconds: Floats, degrees: Degrees, order: Sequence[int], counts: Ints
-    ) -> Floats:
-        """What is minimised: the seconds, or the dollars of the devices in them."""
+    def _cost(self, value: float, degrees: Degrees) -> None:
+        """Queue a family with the costs of its stages."""
+        most = self._most_stages(degrees)
+        family = self.costing.family(degrees, most)
+        tables = Tables.of(family, self.costing.kinds)
         if self.problem.workload.objective == "throughput":
-            return seconds
-        return self._dollars(seconds, degrees, order, counts)
+            stages = self.problem.options.pipeline_parallel
+            deepest = self._deepest(degrees, most)
+            value = max(value, family_bound(family, tables, self.layers, deepest, stages))
+        self._push(value, _Open(family, tables, None, 0.0, WINDOW))
 
-    def _dollars(
-        self, seconds: Floats, degrees: Degrees, order: Sequence[int], counts: Ints
-    ) -> Floats:
-        price = np.array([self._price(index, degrees) for index in order])
-        dollars: Floats = seconds * (counts @ price)
-        return dollars
+    def _fit(self, value: float, home: _Open) -> None:
+        """Queue a family with what its stages can hold."""
+        family, degrees = home.family, home.family.degrees
+        deepest = self._deepest(degrees, self._most_stages(degrees))
+        choices = home.tables.seconds.shape[1]
+        most = np.full((len(family.rows), choices, 4, deepest), -1, dtype=np.int64)
+        alone = np.zeros((len(family.rows), choices), dtype=np.bool_)
+        slowest = self._slowest()
+        for index, row in enumerate(family.rows):
+            for back, choice in enumerate(reversed(row.choices), start=1):
+                own = replace(degrees, recompute=choice)
+                if deepest > 1:
+                    most[index, -back] = self.limits.most_layers(
+                        own, row.pool, deepest, pipelined=True
+                    )
+                if home.tables.work[index, -back, ALONE, -1] <= slowest:
+                    alone[index, -back] = self.limits.holds_all(own, row.pool)
+                if most[index, -back, :3].min() >= self.layers and alone[index, -back]:
+                    # Nothing has to be recomputed.
+                    break
+        self._push(value, replace(home, fitted=Fitted.of(home.tables, most, alone)))
 
-    # --- shapes ---------------------------------------------------------------------------------
+    # --- mixes and shapes -----------------------------------------------------------------------
 
-    def _shape(self, degrees: Degrees) -> None:
-        """Queue all shapes of a family that its pools can hold; they are seen in its place."""
-        self.seen -= 1
-        most = self._most_stages(degrees)
-        family = self.costing.family(degrees)
-        fixed = self.problem.options.pipeline_parallel
-        deepest = min(self.layers + 2, family.micro_batches, int(most.sum()))
-        rooms = Rooms.of(self.limits, self.problem.pools, degrees, most, deepest)
-        unit = self._unit_seconds(degrees)
-        every = shapes(
-            self.problem.pools,
-            most,
-            deepest,
-            fixed,
-            precisions(self.problem)[degrees.precision],
+    def _slowest(self) -> float:
+        """Seconds from which a step is of no use, whatever devices it is on."""
+        slowest = self.requirements.most_seconds
+        if self.problem.workload.objective == "throughput":
+            slowest = min(slowest, self._threshold)
+        return slowest
+
+    def _mix(self, value: float, home: _Open) -> None:
+        """Queue the mixes of a family whose bound is near its own; the others wait."""
+        family = home.family
+        throughput = self.problem.workload.objective == "throughput"
+        # A mix costs what its devices do, which its layers alone say nothing of.
+        top = min(self._threshold, value * home.window) if throughput else self._threshold
+        seconds = min(top if throughput else np.inf, self.requirements.most_seconds)
+        counts, complete, all_made = self._made(home, seconds)
+        if not complete and throughput and home.window > NARROW:
+            # Too many at once: a part of the window has fewer.
+            self._push(value, replace(home, window=1 + (home.window - 1) / 3))
+            return
+        if not complete:
+            self._given_up = min(self._given_up, value)
+        rows = np.broadcast_to(np.arange(len(family.rows)), counts.shape)
+        rate = self._rate(family, rows, counts)
+        bounds = mix_bounds(family, home.tables, self.layers, counts)
+        value_of = self._value(bounds, rate)
+        if throughput and np.isfinite(top):
+            near = value_of < top
+            raised = self._whole_layers(home, counts[near], max(value, home.floor), top)
+            value_of[near] = np.maximum(value_of[near], raised)
+        further = value_of >= top
+        if top < self._threshold and seconds < self.requirements.most_seconds:
+            if further.any() or not all_made:
+                self._push(top, replace(home, floor=top, window=1 + GROWTH * (home.window - 1)))
+        else:
+            self.pruned["slower than the plans kept"] += int(further.sum())
+        kept = np.flatnonzero(~further & (value_of >= home.floor))
+        kept = kept[self._legal(family, counts[kept], self.pruned)]
+        kept = kept[self.requirements.keep_bounds(bounds[kept], (bounds * rate)[kept], self.pruned)]
+        order = kept[np.argsort(value_of[kept], kind="stable")]
+        if order.size:
+            bounds = np.maximum(value_of[order], value)
+            self._push(float(bounds[0]), _Mixes(home, counts[order], bounds))
+
+    def _made(self, home: _Open, seconds: float) -> tuple[Ints, bool, bool]:
+        """The mixes that may do a step in so many seconds.
+
+        Also whether these are all of them, and whether more time would not make more.
+        """
+        family, fitted = home.family, home.fitted
+        assert fitted is not None
+        alone = fitted.alone <= seconds
+        all_alone = bool(alone.sum() == np.isfinite(fitted.alone).sum())
+        deepest = self._deepest(family.degrees, self._most_stages(family.degrees))
+        single = np.eye(len(alone), dtype=np.int64)[alone]
+        if deepest < 2:
+            return single, True, all_alone
+        caps = row_caps(family, fitted, seconds)
+        made = mixes(
+            family.pool, family.most, row_rooms(caps), self.layers, deepest, self.costing.apart
         )
-        for order, counts in every:
-            self.seen += len(counts)
-            roomy = counts[rooms.layers(order, counts) >= self.layers]
-            self.pruned["memory of the pools"] += len(counts) - len(roomy)
-            roomy = roomy[self.requirements.keep_shapes(degrees, order, roomy, self.pruned)]
-            if not len(roomy):
-                continue
-            pipeline, after = shape_bounds(family, unit, self.layers, order, roomy)
-            dollars = self._dollars(pipeline + after, degrees, order, roomy)
-            kept = self.requirements.keep_bounds(pipeline + after, dollars, self.pruned)
-            if not kept.any():
-                continue
-            roomy, after = roomy[kept], after[kept]
-            bounds = self._value(pipeline[kept] + after, degrees, order, roomy)
-            depths = roomy.sum(axis=1)
-            for depth in np.unique(depths):
-                same = np.flatnonzero(depths == depth)
-                same = same[np.argsort(bounds[same], kind="stable")]
-                self._push(
-                    float(bounds[same[0]]),
-                    _Shapes(family, order, roomy[same], bounds[same], after[same]),
-                )
+        several = made.counts[made.counts.sum(axis=1) > 1]
+        all_made = all_alone and bool((caps >= row_caps(family, fitted, np.inf)).all())
+        return np.concatenate([single, several]), made.complete, all_made
 
-    def _split(self, group: _Shapes) -> None:
-        """Split the layers of the most promising shapes, and queue what may become a plan."""
-        worth = int(np.searchsorted(group.bounds, self.threshold))
-        cut = min(worth, BATCH)
-        if cut < len(group.counts):
-            rest = _Shapes(
-                group.family,
-                group.order,
-                group.counts[cut:],
-                group.bounds[cut:],
-                group.after[cut:],
-            )
+    def _whole_layers(self, home: _Open, counts: Ints, low: float, high: float) -> Floats:
+        """Seconds below which the stages of mixes have no room for all layers, [candidates]."""
+        assert home.fitted is not None
+        found = np.zeros(len(counts))
+        several = counts.sum(axis=1) > 1
+        rooms = MixRooms.of(home.family, home.fitted, counts)
+        for seconds in np.linspace(low, high, STEPS + 1):
+            found[several & (rooms.layers(float(seconds)) < self.layers)] = seconds
+        return found
+
+    def _legal(self, family: Family, counts: Ints, pruned: Counter[str]) -> Ints:
+        """Which mixes keep the rules of framework, precision, fixed stages and requirements."""
+        options, degrees = self.problem.options, family.degrees
+        depth = counts.sum(axis=1)
+        keep = np.ones(len(counts), dtype=np.bool_)
+        if options.pipeline_parallel is not None:
+            keep &= depth == options.pipeline_parallel
+        if degrees.virtual_stages > 1:
+            m = self.costing.micro_batches(degrees)
+            legal = [interleaving_is_legal(p, m) for p in range(int(depth.max(initial=0)) + 1)]
+            keep &= np.array(legal)[depth] & (depth * degrees.virtual_stages <= self.layers + 2)
+        by_pool = np.zeros((len(counts), len(self.problem.pools)), dtype=np.int64)
+        np.add.at(by_pool.T, family.pool, counts.T)
+        wanted = precisions(self.problem)[degrees.precision]
+        keep &= (by_pool[:, sorted(wanted)] > 0).any(axis=1)
+        kept = np.flatnonzero(keep)
+        every = range(len(self.problem.pools))
+        found: Ints = kept[self.requirements.keep_shapes(degrees, every, by_pool[kept], pruned)]
+        return found
+
+    def _order(self, mixed: _Mixes) -> None:
+        """Queue the shapes of the most promising mixes."""
+        home, family = mixed.home, mixed.home.family
+        worth = self._worth(mixed.bounds)
+        cut = min(worth, MIXES)
+        if cut < worth:
+            rest = replace(mixed, counts=mixed.counts[cut:worth], bounds=mixed.bounds[cut:worth])
             self._push(float(rest.bounds[0]), rest)
         if not cut:
             return
-        family, pools = group.family, self.problem.pools
-        counts, bounds, after = group.counts[:cut], group.bounds[:cut], group.after[:cut]
-        stages = stages_of(family, pools, group.order, counts)
-        even = even_split(self.layers, stages.depth) if self._uniform else None
-        split, pipeline = split_shapes(family, stages, self.limits, pools, self.layers, even)
-        fits = np.isfinite(pipeline)
-        self.pruned["memory of a stage"] += int((~fits).sum())
-        self.scored += int(fits.sum())
-        if not fits.any():
-            return
-        degrees = family.degrees
-        if self.equal_layers:
-            tight = self._value(pipeline + after, degrees, group.order, counts)
-            bounds = np.maximum(bounds, tight)
-        self.bound = min(self.bound, float(bounds[fits].min()))
-        for row in np.flatnonzero(fits & (bounds < self.threshold)):
-            self._push(
-                float(bounds[row]), _Shape(family, group.order, counts[row : row + 1], split[row])
+        found: dict[tuple[int, int], list[tuple[Ints, Ints, Floats]]] = {}
+        for rows, counts, complete in ordered(
+            mixed.counts[:cut], family.pool, self.costing.orders, SHAPES
+        ):
+            self._shapes_made += len(rows)
+            if not complete:
+                self._given_up = min(self._given_up, float(mixed.bounds[0]))
+            rate = self._rate(family, rows, counts)
+            bounds = shape_bounds(family, home.tables, self.layers, rows, counts)
+            value = np.maximum(self._value(bounds, rate), mixed.bounds[0])
+            kept = value < self._threshold
+            self.pruned["slower than the plans kept"] += int((~kept).sum())
+            kept[kept] = self.requirements.keep_bounds(
+                bounds[kept], (bounds * rate)[kept], self.pruned
             )
+            depth = counts.sum(axis=1)
+            for p in np.unique(depth[kept]):
+                same = kept & (depth == p)
+                parts = found.setdefault((int(p), rows.shape[1]), [])
+                parts.append((rows[same], counts[same], value[same]))
+        for parts in found.values():
+            rows, counts, value = (np.concatenate(each) for each in zip(*parts, strict=True))
+            self._push_shapes(home, rows, counts, value)
 
-    def _improve(self, shape: _Shape) -> None:
-        """Find the best split of a shape, and queue the plan with its estimate."""
-        family, pools = shape.family, self.problem.pools
-        stages = stages_of(family, pools, shape.order, shape.counts)
-        if self._uniform:
-            split = shape.split
-            seconds = float(estimate_steps(family, stages, split[None])[0])
-        elif self.equal_layers:
-            most = most_layers(family, stages, self.limits, pools)[0]
-            plain = split_plainly(family, stages, self.limits, pools, self.layers)
-            split, seconds = polish(family, stages, most, [shape.split, plain[0]])
-        else:
-            exact = split_unlike(family, stages, self.limits, pools)
-            if exact is None:
-                self.pruned["memory of a stage"] += 1
-                self.scored -= 1
-                return
-            split = np.array(exact)
-            seconds = float(estimate_steps(family, stages, split[None])[0])
-        value = self._value(np.array([seconds]), family.degrees, shape.order, shape.counts)
-        runs = tuple(
-            (pools[index], int(number))
-            for index, number in zip(shape.order, shape.counts[0], strict=True)
+    def _worth(self, bounds: Floats) -> int:
+        """How many of the ascending bounds are below the threshold; the others are counted out."""
+        worth = int(np.searchsorted(bounds, self._threshold))
+        self.pruned["slower than the plans kept"] += len(bounds) - worth
+        return worth
+
+    def _push_shapes(self, home: _Open, rows: Ints, counts: Ints, value: Floats) -> None:
+        if len(value):
+            order = np.argsort(value, kind="stable")
+            shapes = _Shapes(home, rows[order], counts[order], value[order])
+            self._push(float(shapes.bounds[0]), shapes)
+
+    # --- splits ---------------------------------------------------------------------------------
+
+    def _split(self, group: _Shapes) -> None:
+        """Bound the splits of the most promising shapes, and queue what may become a plan."""
+        home, family = group.home, group.home.family
+        worth = self._worth(group.bounds)
+        depth = int(group.counts[0].sum())
+        cut = min(worth, max(1, BATCH // depth))
+        if cut < worth:
+            rest = slice(cut, worth)
+            self._push_shapes(home, group.rows[rest], group.counts[rest], group.bounds[rest])
+        if not cut:
+            return
+        rows, counts, bounds = group.rows[:cut], group.counts[:cut], group.bounds[:cut]
+        rate = self._rate(family, rows, counts)
+        stages = stages_of(family, rows, counts)
+        uniform = self.problem.options.uniform_layers
+        assert home.fitted is not None
+        split, seconds, holds = split_shapes(
+            family,
+            home.tables,
+            home.fitted,
+            stages,
+            self.layers,
+            after_pipeline(home.tables, self.layers, rows, counts),
+            self._seconds(bounds, rate),
+            self._useful_seconds(rate, self._threshold),
+            np.array(even_split(self.layers, stages.depth)) if uniform else None,
         )
-        self._push(float(value[0]), Layout(family.degrees, runs, tuple(int(n) for n in split)))
+        self.pruned["memory of a stage"] += int((~holds).sum())
+        value = self._value(seconds, rate)
+        useful = np.isfinite(value)
+        self.pruned["slower than the plans kept"] += int((holds & ~useful).sum())
+        shapes = [
+            (float(value[at]), _Shape(home, rows[at], counts[at], split[at]))
+            for at in np.flatnonzero(useful)
+        ]
+        for entry in shapes:
+            self._push(*entry)
+        if shapes:
+            self._try(*min(shapes, key=lambda entry: entry[0]))
+
+    def _try(self, value: float, shape: _Shape) -> None:
+        """Weigh one split of a shape at once if plans like it came near enough to their bounds.
+
+        A good plan that is known early rules out much.
+        """
+        depth = int(shape.counts.sum())
+        if value * self._reached.get(depth, 1.0) >= self._threshold:
+            return
+        exact = self._exact(shape)
+        start = self._start(exact, shape.split)
+        if start is None:
+            return
+        seconds = float(exact.seconds(start[None])[0])
+        if not self.problem.options.uniform_layers:
+            start, seconds = polished(exact, start)
+        rate = self._rate(shape.home.family, shape.rows[None], shape.counts[None])
+        self._keep(shape, exact, start, seconds, float(rate[0]))
+        reached = float(self._value(np.array([seconds]), rate)[0]) / value
+        self._reached[depth] = min(self._reached.get(depth, np.inf), reached)
+
+    def _weigh(self, value: float, shape: _Shape) -> None:
+        """Find the best split of a shape."""
+        home = shape.home
+        self._leaves += 1
+        exact = self._exact(shape)
+        rate = self._rate(home.family, shape.rows[None], shape.counts[None])
+        start = self._start(exact, shape.split)
+        if start is None:
+            self.pruned["memory of a stage"] += 1
+            return
+        self.scored += 1
+        if self.problem.options.uniform_layers:
+            self._keep(shape, exact, start, float(exact.seconds(start[None])[0]), float(rate[0]))
+            return
+        useful = float(self._useful_seconds(rate, self._threshold)[0])
+        if not useful < np.inf:
+            split, useful = polished(exact, start)
+            self._keep(shape, exact, split, useful, float(rate[0]))
+        found = best_split(exact, useful)
+        if found.layers is not None:
+            self._keep(shape, exact, found.layers, found.seconds, float(rate[0]))
+        if not found.proven:
+            self._given_up = min(self._given_up, value)
+            split, seconds = polished(exact, start)
+            self._keep(shape, exact, split, seconds, float(rate[0]))
+
+    def _exact(self, shape: _Shape) -> Exact:
+        family = shape.home.family
+        stages = stages_of(family, shape.rows[None], shape.counts[None])
+        return exact_of(self.costing, family, self.limits, shape.rows, shape.counts, stages)
+
+    def _start(self, exact: Exact, split: Ints) -> Ints | None:
+        """A split that fits, to begin with; None if there is none."""
+        if self.problem.options.uniform_layers:
+            split = np.array(even_split(self.layers, exact.depth))
+        if split.sum() == self.layers and exact.fits(split[None])[0]:
+            return split
+        return None if self.problem.options.uniform_layers else least_bottleneck(exact)
+
+    def _keep(self, shape: _Shape, exact: Exact, split: Ints, seconds: float, rate: float) -> None:
+        """Remember a plan if it is the best of its mapping."""
+        family = shape.home.family
+        dollars = np.array([seconds * rate])
+        if not self.requirements.keep_bounds(np.array([seconds]), dollars, Counter()).all():
+            return
+        value = float(self._value(np.array([seconds]), np.array([rate]))[0])
+        runs = tuple(
+            (family.rows[row].pool, int(number))
+            for row, number in zip(shape.rows, shape.counts, strict=True)
+        )
+        layout = Layout(
+            family.degrees,
+            runs,
+            tuple(int(number) for number in split),
+            self._recompute(family, shape, exact.choices(split[None])[0] - len(exact.stop)),
+        )
+        mapping = (family.degrees, layout.stages)
+        known = self._best.get(mapping)
+        if known is None or (value, _key(layout)) < (known[0], _key(known[1])):
+            self._best[mapping] = (value, layout)
+            self._threshold = min(self._threshold, value)
+
+    def _recompute(self, family: Family, shape: _Shape, backs: Ints) -> tuple[RecomputeChoice, ...]:
+        """What each stage recomputes, from its choices counted from the last one."""
+        kinds = np.repeat(shape.rows, shape.counts)
+        return tuple(family.rows[row].choices[back] for row, back in zip(kinds, backs, strict=True))
 
     # --- whole predictions ----------------------------------------------------------------------
 
-    def _predict(self, layout: Layout) -> None:
+    def _predicted(self) -> tuple[Scored, ...]:
+        """The best plans, predicted in full and ranked by that."""
         problem = self.problem
-        whole = configuration(layout, problem.workload)
-        prediction = predict(
-            whole, model=problem.model, workload=problem.workload, hardware=problem.hardware
-        )
-        broken = self.requirements.broken_by(whole, prediction)
-        if prediction.worst_device.headroom_bytes < problem.workload.memory_margin:
-            broken = "memory of a stage"
-        if broken is not None:
-            self.pruned[broken] += 1
-            self.scored -= 1
-            return
-        value = prediction.step_time_s
-        if problem.workload.objective == "cost":
-            assert prediction.cost_per_step is not None
-            value = prediction.cost_per_step
-        self.plans.append(Scored(value, layout, whole, prediction))
-        self.plans.sort(key=lambda plan: (plan.value, _key(plan.layout)))
-        self._mappings.add((layout.degrees, layout.stages))
+        ranked = sorted(self._best.values(), key=lambda plan: (plan[0], _key(plan[1])))
+        plans: list[Scored] = []
+        for value, layout in ranked[: SPARE * problem.options.top]:
+            whole = configuration(layout, problem.workload)
+            prediction = predict(
+                whole, model=problem.model, workload=problem.workload, hardware=problem.hardware
+            )
+            if prediction.worst_device.headroom_bytes < problem.workload.memory_margin:
+                continue
+            if self.requirements.broken_by(whole, prediction) is not None:
+                continue
+            value = prediction.step_time_s
+            if problem.workload.objective == "cost":
+                assert prediction.cost_per_step is not None
+                value = prediction.cost_per_step
+            plans.append(Scored(value, layout, whole, prediction))
+        return tuple(sorted(plans, key=lambda plan: (plan.value, _key(plan.layout))))
+
+
+def _size(item: _Item) -> int:
+    """How many candidates an entry of the queue stands for."""
+    return len(item.counts) if isinstance(item, _Mixes | _Shapes) else 1
 
 
 def _key(layout: Layout) -> tuple[object, ...]:
@@ -383,7 +624,8 @@ def _key(layout: Layout) -> tuple[object, ...]:
     return (
         layout.stages,
         layout.degrees,
-        tuple((pool.index, count) for pool, count in layout.runs),
+        tuple((pool.index, number) for pool, number in layout.runs),
+        layout.recompute,
         layout.layers,
     )
 

@@ -60,16 +60,25 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A candidate: degrees, the pools along the pipeline, and the layers of each stage."""
+    """A candidate: degrees, the pools along the pipeline, and the layers of each stage.
+
+    `recompute` is that of each stage, where they differ in it.
+    """
 
     degrees: Degrees
     runs: tuple[tuple[Pool, int], ...]
     layers: tuple[int, ...]
+    recompute: tuple[RecomputeChoice, ...] = ()
 
     @property
     def stages(self) -> int:
         """Pipeline stages."""
         return sum(count for _, count in self.runs)
+
+    @property
+    def stage_recompute(self) -> tuple[RecomputeChoice, ...]:
+        """What each stage recomputes."""
+        return self.recompute or (self.degrees.recompute,) * self.stages
 
 
 def interleaved_chunks(layers: Sequence[int], virtual_stages: int) -> list[tuple[LayerRange, ...]]:
@@ -99,7 +108,6 @@ def configuration(layout: Layout, workload: Pretrain) -> Configuration:
     placed = place(layout.runs, tensor=degrees.tensor, context=degrees.context, data=degrees.data)
     micro_batches = workload.global_batch // (degrees.micro_batch_size * degrees.data)
     chunks = interleaved_chunks(layout.layers, degrees.virtual_stages)
-    recompute = Recompute(degrees.recompute)
     stages = tuple(
         Stage(
             chunks=ranges,
@@ -107,9 +115,9 @@ def configuration(layout: Layout, workload: Pretrain) -> Configuration:
             replicas=tuple(
                 Replica(devices, micro_batches, degrees.micro_batch_size) for devices in members
             ),
-            recompute=recompute,
+            recompute=Recompute(recompute),
         )
-        for ranges, members in zip(chunks, placed, strict=True)
+        for ranges, members, recompute in zip(chunks, placed, layout.stage_recompute, strict=True)
     )
     return Configuration(
         pipelines=(Pipeline(stages),),

@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.perf.compute import kernel_of
-from hetcli.perf.configuration import LayerRange, Recompute, Shape
-from hetcli.perf.memory import StageMemoryModel, held_chunks, layer_kinds, stage_memory_model
-from hetcli.search.layout import Degrees, interleaved_chunks
+from hetcli.perf.configuration import Recompute, Shape
+from hetcli.perf.memory import StageMemoryModel, layer_kinds, stage_memory_model
+from hetcli.search.layout import Degrees
 from hetcli.search.pools import Pool
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["Limits", "Rooms"]
+__all__ = ["NEVER", "Limits", "Rooms"]
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -32,7 +33,7 @@ class Limits:
     model: Model
     workload: Pretrain
     _each: Ints = field(init=False)
-    _tables: dict[tuple[Degrees, int, int, bool], Ints] = field(default_factory=dict)
+    _tables: dict[tuple[Degrees, int, bool], Ints] = field(default_factory=dict)
     _ranges: dict[tuple[Degrees, int, int, bool, bool, bool], Bools] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,16 +82,27 @@ class Limits:
         The role is 2 x (holds the embedding) + (holds the head); -1 where not even no layer fits.
         Where layers are unlike, the lightest kind counts: a bound, not a promise.
         """
-        key = (replace(degrees, virtual_stages=1), pool.index, held, pipelined)
-        if key not in self._tables:
-            self._tables[key] = self._most_layers(degrees, pool, held, pipelined=pipelined)
-        return self._tables[key]
+        key = (replace(degrees, virtual_stages=1), pool.index, pipelined)
+        table = self._tables.get(key)
+        if table is None or table.shape[1] < held:
+            table = self._most_layers(degrees, pool, held, pipelined=pipelined)
+            self._tables[key] = table
+        return table[:, :held]
 
     def _most_layers(self, degrees: Degrees, pool: Pool, held: int, *, pipelined: bool) -> Ints:
+        peaks = self.peaks(degrees, pool, held, pipelined=pipelined)
+        most: Ints = (peaks <= self.room(pool)).sum(axis=-1) - 1
+        return most
+
+    def peaks(self, degrees: Degrees, pool: Pool, held: int, *, pipelined: bool) -> Floats:
+        """Peak bytes of a stage, [4, held, layers + 1]: by role, micro-batches in flight, layers.
+
+        Where layers are unlike, it is that of the lightest kind.
+        """
         memory = self.memory(degrees, pool, pipelined=pipelined)
         kinds = len(memory.kinds)
         counts = np.arange(self.model.layer_count + 1)
-        # Axes: role, micro-batches in flight, kind of layer, number of layers; then M's columns.
+        # Axes: role, micro-batches in flight, kind of layer, number of layers; then its columns.
         layers = counts[:, None] * np.eye(kinds, dtype=np.int64)[:, None, :]
         flying = np.arange(1, held + 1)
         role = np.arange(4)[:, None, None, None]
@@ -101,9 +113,24 @@ class Limits:
             is_last=role % 2,
             first_in_flight=flying[:, None, None],
         )
-        fits = peak <= self.room(pool)
-        most: Ints = (np.cumprod(fits, axis=-1).sum(axis=-1) - 1).max(axis=-1)
-        return most
+        lightest: Floats = peak.min(axis=-2)
+        return lightest
+
+    def holds_all(self, degrees: Degrees, pool: Pool) -> bool:
+        """Whether a stage can be the whole pipeline."""
+        memory = self.memory(degrees, pool, pipelined=False)
+        peak = memory.peak_bytes(self._each[-1], self._each[-1], is_first=True, is_last=True)
+        return bool(peak <= self.room(pool))
+
+    def range_peaks(
+        self, degrees: Degrees, pool: Pool, held: int, *, first: bool, last: bool, pipelined: bool
+    ) -> Floats:
+        """Peak bytes of a stage with layers i to j - 1, [layers + 1, layers + 1]; for j >= i."""
+        memory = self.memory(degrees, pool, pipelined=pipelined)
+        layers = np.maximum(self._each[None, :, :] - self._each[:, None, :], 0)
+        return memory.peak_bytes(
+            layers, held * layers, is_first=first, is_last=last, first_in_flight=held
+        )
 
     def ranges(
         self, degrees: Degrees, pool: Pool, held: int, *, first: bool, last: bool, pipelined: bool
@@ -111,66 +138,36 @@ class Limits:
         """Whether layers i to j - 1 fit on a stage, [layers + 1, layers + 1]."""
         key = (replace(degrees, virtual_stages=1), pool.index, held, first, last, pipelined)
         if key not in self._ranges:
-            memory = self.memory(degrees, pool, pipelined=pipelined)
-            layers = np.maximum(self._each[None, :, :] - self._each[:, None, :], 0)
-            peak = memory.peak_bytes(
-                layers, held * layers, is_first=first, is_last=last, first_in_flight=held
+            peak = self.range_peaks(
+                degrees, pool, held, first=first, last=last, pipelined=pipelined
             )
-            ordered = np.arange(len(layers))[:, None] <= np.arange(len(layers))[None, :]
+            ordered = np.arange(len(peak))[:, None] <= np.arange(len(peak))[None, :]
             self._ranges[key] = (peak <= self.room(pool)) & ordered
         return self._ranges[key]
 
-    def peaks(
-        self, degrees: Degrees, pools: Sequence[Pool], layers: Sequence[int], micro_batches: int
-    ) -> list[int]:
-        """Peak bytes of a device of each stage, for one split of the layers."""
-        chunked = interleaved_chunks(layers, degrees.virtual_stages)
-        return [
-            self._peak(degrees, pool, stage, len(pools), chunks, micro_batches)
-            for stage, (pool, chunks) in enumerate(zip(pools, chunked, strict=True))
-        ]
+    def stops(
+        self, degrees: Degrees, pool: Pool, held: int, *, first: bool, last: bool, pipelined: bool
+    ) -> Ints:
+        """The layer up to which a stage that begins with layer i can hold layers, [layers + 1].
 
-    def peaks_of_stage(
-        self,
-        degrees: Degrees,
-        pool: Pool,
-        stage: int,
-        stages: int,
-        layers: int,
-        micro_batches: int,
-    ) -> int:
-        """Peak bytes of a device of one stage that holds the first `layers` layers."""
-        chunks = interleaved_chunks([layers], degrees.virtual_stages)[0]
-        return self._peak(degrees, pool, stage, stages, chunks, micro_batches)
-
-    def _peak(
-        self,
-        degrees: Degrees,
-        pool: Pool,
-        stage: int,
-        stages: int,
-        chunks: Sequence[LayerRange],
-        micro_batches: int,
-    ) -> int:
-        memory = self.memory(degrees, pool, pipelined=stages > 1)
-        counts = np.array([self._each[chunk.stop] - self._each[chunk.first] for chunk in chunks])
-        moments = np.array(held_chunks(degrees.schedule, stages, stage, micro_batches, len(chunks)))
-        peak = memory.peak_bytes(
-            counts.sum(0),
-            moments @ counts,
-            is_first=stage == 0,
-            is_last=stage == stages - 1,
-            first_in_flight=moments[:, 0],
-        )
-        return int(np.max(peak))
+        It is i - 1 where the stage cannot even exist without layers.
+        """
+        start = np.arange(self.model.layer_count + 1)
+        if len({run.layer for run in self.model.layers}) == 1:
+            table = self.most_layers(degrees, pool, held, pipelined=pipelined)
+            most: Ints = np.minimum(start + table[2 * first + last, held - 1], start[-1])
+            return most
+        fits = self.ranges(degrees, pool, held, first=first, last=last, pipelined=pipelined)
+        stops: Ints = start + fits.sum(axis=1) - 1
+        return stops
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rooms:
-    """Most layers that whole shapes can hold, from sums over a pool's stages.
+    """Most layers that whole shapes can hold, from sums over the stages of a row.
 
-    `sums[p, h]` are the layers that fit on h middle stages of pool p with 1 to h micro-batches in
-    flight; `most[p]` is the table of `Limits.most_layers`, negative entries as they are.
+    `sums[r, h]` are the layers that fit on h middle stages of row r with 1 to h micro-batches in
+    flight; `most[r]` is the table of `Limits.most_layers`, negative entries as they are.
     """
 
     sums: Ints
@@ -179,33 +176,86 @@ class Rooms:
 
     @classmethod
     def of(
-        cls, limits: Limits, pools: Sequence[Pool], degrees: Degrees, stages: Ints, deepest: int
+        cls,
+        limits: Limits,
+        rows: Sequence[tuple[Degrees, Pool]],
+        deepest: int,
+        alone: Sequence[bool],
     ) -> Rooms:
-        """The tables of all pools that hold a stage of a family."""
-        most = np.full((len(pools), 4, deepest), -1, dtype=np.int64)
-        single = np.full(len(pools), -1, dtype=np.int64)
-        for index in map(int, np.flatnonzero(stages)):
-            pool = pools[index]
+        """The tables of kinds of stages; `alone` says which may be a whole pipeline."""
+        most = np.full((len(rows), 4, deepest), -1, dtype=np.int64)
+        single = np.full(len(rows), -1, dtype=np.int64)
+        for index, (degrees, pool) in enumerate(rows):
             if deepest > 1:
                 most[index] = limits.most_layers(degrees, pool, deepest, pipelined=True)
-            single[index] = limits.most_layers(degrees, pool, 1, pipelined=False)[3, 0]
+            if alone[index] and limits.holds_all(degrees, pool):
+                single[index] = limits.model.layer_count
+        return cls.of_tables(most, single)
+
+    @classmethod
+    def of_tables(cls, most: Ints, single: Ints) -> Rooms:
+        """From the most layers of a stage by row, role and micro-batches in flight, and alone."""
         # A middle stage without room for one layer spoils the whole shape.
         middle = np.where(most[:, 0, :] < 1, -NEVER, most[:, 0, :])
-        sums = np.zeros((len(pools), deepest + 1), dtype=np.int64)
+        sums = np.zeros((len(most), most.shape[2] + 1), dtype=np.int64)
         np.cumsum(middle, axis=1, out=sums[:, 1:])
         return cls(sums, most, single)
 
-    def layers(self, order: Sequence[int], counts: Ints) -> Ints:
-        """Layers that fit on shapes [candidates, pools]; negative where a stage cannot exist."""
-        depth = counts.sum(axis=1)
-        after = depth[:, None] - np.cumsum(counts, axis=1)
-        before = after + counts
-        pools = np.asarray(order)
-        total = (self.sums[pools, before] - self.sums[pools, after]).sum(axis=1)
-        first, last = order[0], order[-1]
-        head, tail = self.most[first, 2, depth - 1], self.most[last, 1, 0]
-        total += head - (self.sums[first, depth] - self.sums[first, depth - 1])
-        total += tail - self.sums[last, 1]
-        total = np.where((head < 0) | (tail < 0), -NEVER, total)
-        result: Ints = np.where(depth == 1, self.single[first], total)
-        return result
+    @property
+    def worst(self) -> Ints:
+        """Layers that a stage of a row can hold where it holds most micro-batches, [rows]."""
+        found: Ints = np.maximum(self.most[:, 0, -1], 0)
+        return found
+
+    def by_time(self, caps: Ints) -> Ints:
+        """Layers that the last n stages of a pipeline can hold, each at most `caps` of its row.
+
+        [rows, stages + 1]; no other n stages of the row hold more, and the ends hold less.
+        """
+        each = np.minimum(np.maximum(self.most[:, 0], 0), caps[:, None])
+        found = np.zeros((each.shape[0], each.shape[1] + 1), dtype=np.int64)
+        np.cumsum(each, axis=1, out=found[:, 1:])
+        return found
+
+    @property
+    def largest(self) -> Ints:
+        """Layers that no stage of a row exceeds, wherever it is, [rows]."""
+        found: Ints = np.maximum(self.most[:, :, 0].max(axis=1), self.single)
+        return found
+
+    @property
+    def smallest(self) -> Ints:
+        """Layers that any stage of a row can hold, wherever it is, [rows]."""
+        found: Ints = np.minimum(self.most.min(axis=(1, 2)), self.single)
+        return found
+
+    def of_run(self, row: Ints, number: Ints, after: Ints, *, first: bool, last: bool) -> Ints:
+        """Layers that fit on a run of `number` stages with `after` stages behind it, [candidates].
+
+        Negative where a stage cannot exist; `first` and `last` say whether the run holds the ends.
+        """
+        total = self.sums[row, after + number] - self.sums[row, after]
+        if first:
+            depth = after + number
+            head = self.most[row, 2, depth - 1]
+            total = total + head - (self.sums[row, depth] - self.sums[row, depth - 1])
+            total = np.where(head < 0, -NEVER, total)
+        if last:
+            tail = self.most[row, 1, 0]
+            total = np.where(tail < 0, -NEVER, total + tail - self.sums[row, 1])
+        if first and last:
+            total = np.where(number == 1, self.single[row], total)
+        found: Ints = total
+        return found
+
+    def layers(self, rows: Ints, counts: Ints) -> Ints:
+        """Layers that fit on shapes [candidates, runs]; negative where a stage cannot exist."""
+        after = counts.sum(axis=1)
+        found = np.zeros(len(rows), dtype=np.int64)
+        runs = rows.shape[1]
+        for run in range(runs):
+            after = after - counts[:, run]
+            found += self.of_run(
+                rows[:, run], counts[:, run], after, first=run == 0, last=run + 1 == runs
+            )
+        return found

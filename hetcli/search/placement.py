@@ -15,7 +15,7 @@ from itertools import chain, islice, pairwise
 from hetcli.perf.configuration import DeviceId, Stage
 from hetcli.search.pools import Pool
 
-__all__ = ["crossings", "place", "stages_per_node"]
+__all__ = ["crossings", "place", "regular_stages", "stages_per_node"]
 
 
 def stages_per_node(pool: Pool, *, tensor: int, members: int, stages: int) -> int | None:
@@ -28,6 +28,24 @@ def stages_per_node(pool: Pool, *, tensor: int, members: int, stages: int) -> in
     if inside and inside * len(pool.nodes) >= stages:
         return inside
     return None
+
+
+def regular_stages(pool: Pool, *, tensor: int, context: int, data: int, experts: int) -> int:
+    """Up to how many stages of a pool are all placed alike, so that all of them cost the same.
+
+    Either nodes hold whole stages, or stages whole nodes that no replica and no group of `experts`
+    ranks is cut by; then all replicas of a stage cost the same too. 0 where stages lie over the
+    borders of nodes.
+    """
+    per_node, members = pool.groups_per_node(tensor), context * data
+    if not per_node or not pool.is_uniform:
+        return 0
+    if members <= per_node:
+        return per_node // members * len(pool.nodes)
+    whole = [(per_node, context), (per_node * tensor, experts)]
+    if members % per_node or any(one % other and other % one for one, other in whole):
+        return 0
+    return len(pool.nodes) * per_node // members
 
 
 def place(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from hetcli.perf.configuration import DeviceId
 from hetcli.perf.hardware import DeviceType, Hardware, Node
 
-__all__ = ["Pool", "orders", "pools"]
+__all__ = ["Orders", "Pool", "orders", "pools"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,8 @@ class Pool:
 
     def group_count(self, width: int) -> int:
         """Groups of `width` devices in the whole pool."""
+        if self.is_uniform:
+            return self.groups_per_node(width) * len(self.nodes)
         return sum(len(node.devices) // width for node in self.nodes)
 
     def groups(self, width: int) -> Iterator[tuple[DeviceId, ...]]:
@@ -123,24 +126,80 @@ def _by_measured_links(hardware: Hardware, nodes: Sequence[Node]) -> tuple[Node,
     return tuple(chain)
 
 
-def orders(found: Sequence[Pool]) -> list[tuple[int, ...]]:
-    """Orders of the pools along the pipeline, as pool indices.
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Orders along the pipeline, as pool indices; `complete` unless they are too many to list."""
+
+    orders: tuple[tuple[int, ...], ...]
+    complete: bool
+
+
+# Orders that are listed: all of six places.
+MOST_ORDERS = 720
+
+
+def orders(found: Sequence[Pool], seconds: Callable[[Pool, Pool], float]) -> Orders:
+    """Orders of the pools along the pipeline.
 
     Pools of one region, zone and fabric stay together, so that a slow edge between two places is
-    crossed once: the boundary is cut by the pipeline, and only there.
+    crossed once: the boundary is cut by the pipeline, and only there. Beyond `MOST_ORDERS` only
+    short paths are listed, one from each pool and its reverse, `seconds` being the distance.
     """
-    return [tuple(pool.index for pool in order) for order in _nested(list(found), 0)]
+    if _number(found, 0) <= MOST_ORDERS:
+        every = tuple(tuple(pool.index for pool in order) for order in _nested(list(found), 0))
+        return Orders(every, complete=True)
+    paths = [_short_path(found, start, seconds) for start in found]
+    both = [tuple(pool.index for pool in way) for path in paths for way in (path, path[::-1])]
+    return Orders(tuple(dict.fromkeys(both)), complete=False)
+
+
+def _short_path(
+    found: Sequence[Pool], start: Pool, seconds: Callable[[Pool, Pool], float]
+) -> list[Pool]:
+    """A path from pool to nearest pool, parts of it turned round while that makes it shorter."""
+    path, left = [start], [pool for pool in found if pool is not start]
+    while left:
+        nearest = min(left, key=lambda pool: seconds(path[-1], pool))
+        path.append(nearest)
+        left.remove(nearest)
+
+    def length(one: Sequence[Pool]) -> float:
+        return sum(seconds(a, b) for a, b in pairwise(one))
+
+    better = True
+    while better:
+        better = False
+        for first in range(1, len(path) - 1):
+            for last in range(first + 1, len(path)):
+                turned = path[:first] + path[first : last + 1][::-1] + path[last + 1 :]
+                if length(turned) < length(path) * (1 - 1e-12):
+                    path, better = turned, True
+    return path
 
 
 _LEVELS = ("region", "zone", "fabric")
 
 
-def _nested(members: list[Pool], level: int) -> list[list[Pool]]:
-    if level == len(_LEVELS):
-        return [list(order) for order in permutations(members)]
+def _places(members: Sequence[Pool], level: int) -> dict[str, list[Pool]]:
     places: dict[str, list[Pool]] = {}
     for pool in members:
         places.setdefault(getattr(pool.node, _LEVELS[level]), []).append(pool)
+    return places
+
+
+def _number(members: Sequence[Pool], level: int) -> int:
+    """How many orders `_nested` lists."""
+    if level == len(_LEVELS):
+        return math.factorial(len(members))
+    places = _places(members, level)
+    inside = math.prod(_number(each, level + 1) for each in places.values())
+    return math.factorial(len(places)) * inside
+
+
+def _nested(members: list[Pool], level: int) -> list[list[Pool]]:
+    if level == len(_LEVELS):
+        return [list(order) for order in permutations(members)]
+    places = _places(members, level)
     inner = {place: _nested(inside, level + 1) for place, inside in places.items()}
     result: list[list[Pool]] = []
     for order in permutations(places):

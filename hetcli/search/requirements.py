@@ -92,7 +92,7 @@ class Requirements:
         return np.inf if limit is None else limit
 
     @cached_property
-    def _quotas(self) -> tuple[tuple[Bools, int], ...]:
+    def quotas(self) -> tuple[tuple[Bools, int], ...]:
         """For each quota the pools that count against it, and how many devices it allows."""
         return tuple(
             (np.array([name in _names(pool.node) for pool in self.pools]), most)
@@ -110,7 +110,7 @@ class Requirements:
     def most_stages(self, degrees: Degrees) -> Ints:
         """Stages of each pool that its quotas alone allow, [pools]."""
         most = np.full(len(self.pools), np.iinfo(np.int64).max)
-        for counted, devices in self._quotas:
+        for counted, devices in self.quotas:
             most[counted] = np.minimum(most[counted], devices // degrees.devices_per_stage)
         return most
 
@@ -123,7 +123,7 @@ class Requirements:
         """
         rules = []
         devices = counts * degrees.devices_per_stage
-        for counted, most in self._quotas:
+        for counted, most in self.quotas:
             rules.append((QUOTA, devices @ counted[list(order)] <= most))
         for counted in self._needed:
             rules.append((UNUSED, devices @ counted[list(order)] > 0))

@@ -27,11 +27,13 @@ from hetcli.perf.rules.degrees import (
     legal_tensor_parallel,
 )
 from hetcli.perf.rules.frameworks import check_framework
+from hetcli.perf.rules.neighbours import can_talk, check_neighbours
 from hetcli.perf.rules.numbers import divisors
 from hetcli.perf.rules.precision import check_precision, nodes_without, supports
 from hetcli.perf.rules.whole import check
 
 __all__ = [
+    "can_talk",
     "check",
     "check_batch",
     "check_context_parallel",
@@ -39,6 +41,7 @@ __all__ = [
     "check_framework",
     "check_interleaving",
     "check_micro_batch_count",
+    "check_neighbours",
     "check_pipeline",
     "check_precision",
     "check_stage_layers",

@@ -12,6 +12,7 @@ from hetcli.perf.rules.degrees import (
     check_tensor_parallel,
 )
 from hetcli.perf.rules.frameworks import check_framework
+from hetcli.perf.rules.neighbours import check_neighbours
 from hetcli.perf.rules.numbers import listed
 from hetcli.perf.rules.precision import check_precision
 from hetcli.spec.model.architecture import Model
@@ -28,7 +29,9 @@ def check(configuration: Configuration, model: Model, hardware: Hardware) -> Non
     """
     _check_devices(configuration, hardware)
     nodes = sorted({device.node for device in configuration.devices})
-    check_precision([hardware.by_name[name] for name in nodes], configuration.precision)
+    used = [hardware.by_name[name] for name in nodes]
+    check_precision(used, configuration.precision)
+    check_neighbours(hardware, used)
     check_context_parallel(configuration.sequence, configuration.context_parallel)
     samples = 0
     for pipeline in configuration.pipelines:

@@ -1,0 +1,333 @@
+"""One shape with everything that decides how long a split of its layers takes, as predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetcli.perf.chains import Chain, chains
+from hetcli.perf.configuration import LayerRange, Pipeline, Recompute
+from hetcli.perf.pipeline.lockstep import finish_1f1b
+from hetcli.search.costing import Costing, Family, Row, Tail, tail_of
+from hetcli.search.layout import Layout, configuration
+from hetcli.search.limits import Limits
+from hetcli.search.splits import Stages, least_layers
+from hetcli.search.tables import exposed_tail
+
+__all__ = ["Exact", "exact_of"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exact:
+    """The stages of one shape; seconds as `predict` finds them for whatever split.
+
+    Every stage recomputes as little as its memory allows, from the first (most) to the last of the
+    choices. Members of the pipeline that cost the same are one chain. `passes` are the forward and
+    backward seconds of a micro-batch, [2, choices, chains, stages, layers + 1] cumulated over
+    layers, and `ends` what a stage does beside them, [2, chains, stages]; `send` the boundaries,
+    [chains, stages - 1]; `tail` what follows, [3, stages, layers + 1], with `tail_ends` and
+    `experts`, [3, stages]. `routed` counts the layers with experts. `stop[c, s, i]` is the layer
+    that stage s can hold layers up to, from layer i on (before i: not even none). `node` numbers
+    the nodes of stages that must recompute the same as others.
+    """
+
+    micro_batches: int
+    hide_gather: bool
+    passes: Floats
+    ends: Floats
+    send: Floats
+    tail: Floats
+    tail_ends: Floats
+    experts: Floats
+    routed: Ints
+    stop: Ints
+    node: Ints
+    micro_exposed: Floats
+
+    @property
+    def depth(self) -> int:
+        """Pipeline stages."""
+        return int(self.ends.shape[2])
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model."""
+        return int(self.passes.shape[4]) - 1
+
+    @property
+    def least(self) -> Ints:
+        """Layers that each stage must hold."""
+        return least_layers(self.depth) if self.depth > 1 else np.array([self.layers])
+
+    def choices(self, splits: Ints) -> Ints:
+        """What each stage recomputes, as the number of a choice; -1 where nothing fits."""
+        stops = np.cumsum(splits, axis=1)
+        stage = np.arange(self.depth)
+        furthest = self.stop[:, stage, np.clip(stops - splits, 0, self.layers)]
+        within = np.asarray(stops <= furthest, dtype=np.bool_)
+        within &= (splits >= self.least) & (splits >= 0)
+        own = np.where(within, np.arange(len(within))[:, None, None], -1).max(axis=0)
+        # Stages of one node recompute the same: the options of a node hold for all of it.
+        starts = np.flatnonzero(np.diff(self.node, prepend=-1))
+        common = np.minimum.reduceat(own, starts, axis=1)
+        chosen = np.repeat(common, np.diff(np.append(starts, self.depth)), axis=1)
+        candidate = np.arange(len(splits))[:, None]
+        found: Ints = np.where(within[chosen, candidate, stage], chosen, -1)
+        return found
+
+    def fits(self, splits: Ints) -> Bools:
+        """Whether every stage holds its layers, and has as many as it must, [candidates]."""
+        found: Bools = (self.choices(splits) >= 0).all(axis=1)
+        return found
+
+    def stage_passes(self, stage: int) -> tuple[Floats, Bools]:
+        """A stage with layers i to j - 1 on the first chain, alone on its node.
+
+        Returns:
+            Forward and backward seconds, without sends, [2, layers + 1, layers + 1], and whether
+            it can hold these layers, and as many as it must.
+        """
+        start, stop = np.ogrid[: self.layers + 1, : self.layers + 1]
+        table = self.passes[:, :, 0, stage]
+        legal = np.zeros((self.layers + 1, self.layers + 1), dtype=np.bool_)
+        found = np.full((2, *legal.shape), np.inf)
+        for choice in range(len(self.stop)):
+            within = (stop - start >= self.least[stage]) & (
+                stop <= self.stop[choice, stage][:, None]
+            )
+            seconds = table[:, choice, None, :] - table[:, choice, :, None]
+            found = np.where(within, seconds + self.ends[:, 0, stage, None, None], found)
+            legal |= within
+        return found, legal
+
+    def blocked(self, passes: Floats, chain: int) -> Floats:
+        """Passes [2, .., stages] of a chain with the sends that follow each of them."""
+        result = passes.copy()
+        result[0, ..., :-1] += self.send[chain]
+        result[1, ..., 1:] += self.send[chain]
+        return result
+
+    def pass_seconds(self, splits: Ints, choices: Ints, chain: int) -> Floats:
+        """Forward and backward seconds of a micro-batch, [2, candidates, stages]."""
+        stops = np.cumsum(splits, axis=1)
+        stage = np.arange(self.depth)
+        table = self.passes[:, :, chain]
+        found: Floats = table[:, choices, stage, stops] - table[:, choices, stage, stops - splits]
+        return found + self.ends[:, chain, None, :]
+
+    def after(self, splits: Ints, passes: Floats) -> tuple[Floats, Floats, Floats]:
+        """Exposed reduction and gathering, and the update, each [candidates, stages]."""
+        stops = np.cumsum(splits, axis=1)
+        stage = np.arange(self.depth)
+        routed = self.routed[stops] > self.routed[stops - splits]
+        seconds = self.tail[:, stage, stops] - self.tail[:, stage, stops - splits]
+        seconds = seconds + self.tail_ends[:, None, :] + self.experts[:, None, :] * routed
+        return exposed_tail(seconds, passes[0], passes[1], splits, hide_gather=self.hide_gather)
+
+    def after_stage(
+        self, stage: int, start: Ints, stop: Ints, forward: Floats, backward: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """The same for one stage with layers `start` to `stop` - 1, each [candidates]."""
+        seconds = self.tail[:, stage, stop] - self.tail[:, stage, start]
+        seconds = seconds + self.tail_ends[:, stage, None]
+        seconds = seconds + self.experts[:, stage, None] * (self.routed[stop] > self.routed[start])
+        return exposed_tail(seconds, forward, backward, stop - start, hide_gather=self.hide_gather)
+
+    def bounds(self, splits: Ints) -> Floats:
+        """Seconds of a step that each split does not beat, [candidates]; close to the truth.
+
+        All splits must fit.
+        """
+        choices = self.choices(splits)
+        passes = self.pass_seconds(splits, choices, 0)
+        done = finish_bounds(self.blocked(passes, 0), self.micro_batches)
+        # The last gradient is sent when the work is done already.
+        done[:, 1:] -= self.send[0]
+        reduced, gathered, updated = self.after(splits, passes)
+        found: Floats = (done + reduced).max(axis=1) + gathered.max(axis=1) + updated.max(axis=1)
+        return found + self.micro_batches * self.micro_exposed[choices[:, 0]]
+
+    def seconds(self, splits: Ints) -> Floats:
+        """Seconds of a step with each split, [candidates]; all splits must fit."""
+        choices = self.choices(splits)
+        makespan = np.full(len(splits), -np.inf)
+        finish = np.zeros(splits.shape)
+        slowest = np.zeros((2, *splits.shape))
+        for chain in range(self.passes.shape[2]):
+            passes = self.pass_seconds(splits, choices, chain)
+            blocked = self.blocked(passes, chain)
+            done = finish_1f1b(blocked[0], blocked[1], self.micro_batches)
+            # The last gradient is sent when the work is done already.
+            done[:, 1:] -= self.send[chain]
+            slower = done.max(axis=1) > makespan
+            makespan = np.where(slower, done.max(axis=1), makespan)
+            slowest = np.where(slower[:, None], passes, slowest)
+            finish = np.maximum(finish, done)
+        reduced, gathered, updated = self.after(splits, slowest)
+        found: Floats = (finish + reduced).max(axis=1) + gathered.max(axis=1) + updated.max(axis=1)
+        return found + self.micro_batches * self.micro_exposed[choices[:, 0]]
+
+
+def finish_bounds(passes: Floats, micro_batches: int) -> Floats:
+    """Seconds before which no stage of 1F1B is done with its last backward, [candidates, stages].
+
+    `passes` are the forward and backward seconds of a micro-batch with the sends that follow,
+    [2, candidates, stages]. As in `lower_bound_1f1b`: the first micro-batch comes to a stage
+    through those before it; there it works m(f + b), and waits for a round trip through the
+    stages after it when the first micro-batch is under way, and again when the last one is, for as
+    long as the other micro-batches do not fill. And no stage is done before the next one.
+    """
+    forward, backward = passes
+    both = forward + backward
+    stages, m = both.shape[1], micro_batches
+    before = np.cumsum(forward, axis=1) - forward
+    further = both.sum(axis=1, keepdims=True) - np.cumsum(both, axis=1)
+    warm_up = np.arange(stages - 1, -1, -1)
+    filled = np.minimum(warm_up, m - 1)
+    first = np.maximum(further - filled * forward, 0)
+    last = np.maximum(further - filled * backward, 0)
+    gaps = np.where(m - 1 > warm_up, first + last, np.maximum(first, last))
+    own = before + m * both + gaps
+    # Seconds from a stage's end to the first one's, at least.
+    after = np.cumsum(backward, axis=1) - backward
+    latest = np.maximum.accumulate((own + after)[:, ::-1], axis=1)[:, ::-1]
+    found: Floats = latest - after
+    return found
+
+
+def exact_of(
+    costing: Costing, family: Family, limits: Limits, rows: Ints, counts: Ints, stages: Stages
+) -> Exact:
+    """The exact times of one shape; `stages` is its layout, one candidate."""
+    row = stages.row[0]
+    kinds = [family.rows[index] for index in row]
+    roles = stages.roles()
+    most = max(len(kind.choices) for kind in kinds)
+    stop = np.full((most, len(row), costing.problem.model.layer_count + 1), -1)
+    for stage, kind in enumerate(kinds):
+        for back, choice in enumerate(reversed(kind.choices), start=1):
+            stop[-back, stage] = limits.stops(
+                replace(family.degrees, recompute=choice),
+                kind.pool,
+                min(family.micro_batches, len(row) - stage),
+                first=stage == 0,
+                last=stage == len(row) - 1,
+                pipelined=len(row) > 1,
+            )
+    micro_exposed = np.zeros(most)
+    if len(row) == 1:
+        exposed = costing.micro_exposed(family.degrees, kinds[0])
+        micro_exposed[most - len(exposed) :] = exposed
+    if stages.alike[0]:
+        times = _of_rows(kinds, roles, most, stages.send)
+    else:
+        times = _of_devices(costing, family, rows, counts, roles, most)
+    return Exact(
+        micro_batches=family.micro_batches,
+        hide_gather=family.degrees.framework == "megatron",
+        passes=times.passes,
+        ends=times.ends,
+        send=times.send,
+        tail=np.stack([tail.layers for tail in times.tails], axis=1),
+        tail_ends=np.stack(
+            [tail.ends[:, role] for tail, role in zip(times.tails, roles, strict=True)], axis=1
+        ),
+        experts=np.stack([tail.experts for tail in times.tails], axis=1),
+        routed=costing.routed,
+        stop=stop,
+        node=_nodes(family, row, counts),
+        micro_exposed=micro_exposed,
+    )
+
+
+def _nodes(family: Family, row: Ints, counts: Ints) -> Ints:
+    """A number for each stage, equal for stages that must recompute the same."""
+    if family.degrees.framework != "megatron":
+        return np.arange(len(row))
+    node: list[int] = []
+    first = 0
+    for count in counts:
+        kind = family.rows[row[len(node)]]
+        # Where stages lie over the borders of nodes, all of them are joined.
+        per_node = kind.per_node or 1 if count <= kind.regular else len(row)
+        node += [first + at // per_node for at in range(count)]
+        first = node[-1] + 1
+    return np.array(node)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Times:
+    """`passes`, `ends` and `send` of `Exact`, and the tail of each stage."""
+
+    passes: Floats
+    ends: Floats
+    send: Floats
+    tails: Sequence[Tail]
+
+
+def _of_rows(kinds: Sequence[Row], roles: Ints, most: int, send: Floats) -> _Times:
+    """The times of a shape whose stages are all placed alike."""
+    size = kinds[0].passes[0].layers.shape[1]
+    # Choices that a row does not have are never made: `stop` says that nothing fits there.
+    passes = np.zeros((2, most, 1, len(kinds), size))
+    for stage, kind in enumerate(kinds):
+        for back, each in enumerate(reversed(kind.passes), start=1):
+            passes[:, -back, 0, stage] = each.layers
+    ends = [kind.passes[-1].ends[:, role] for kind, role in zip(kinds, roles, strict=True)]
+    return _Times(passes, np.stack(ends, axis=1)[:, None], send, tuple(kind.tail for kind in kinds))
+
+
+def _of_devices(
+    costing: Costing, family: Family, rows: Ints, counts: Ints, roles: Ints, most: int
+) -> _Times:
+    """The times of a shape whose replicas differ, asked of the devices that they are on."""
+    problem = costing.problem
+    model = problem.model
+    runs = tuple(
+        (family.rows[row].pool, int(count)) for row, count in zip(rows, counts, strict=True)
+    )
+    layout = Layout(family.degrees, runs, (0,) * len(roles))
+    whole = configuration(layout, problem.workload)
+    choices = [
+        family.rows[row].choices
+        for row, count in zip(rows, counts, strict=True)
+        for _ in range(count)
+    ]
+
+    def ask(layers: LayerRange, back: int) -> tuple[Floats, list[Chain]]:
+        """Passes with the same layers on every stage, [2, chains, stages]."""
+        pipeline = Pipeline(
+            tuple(
+                replace(stage, chunks=(layers,), recompute=Recompute(own[-min(back, len(own))]))
+                for stage, own in zip(whole.stages, choices, strict=True)
+            )
+        )
+        found = chains(whole, pipeline, problem.hardware, costing.costs)
+        stages = range(len(whole.stages))
+        passes = [
+            [[each.forward(stage).total for stage in stages] for each in found],
+            [[each.backward(stage).total for stage in stages] for each in found],
+        ]
+        return np.array(passes), found
+
+    ends, found = ask(LayerRange(0, 0), 1)
+    passes = np.zeros((2, most, *ends.shape[1:], model.layer_count + 1))
+    for back in range(1, most + 1):
+        start = 0
+        for run in model.layers:
+            each = ask(LayerRange(start, 1), back)[0] - ends
+            passes[:, -back, ..., start + 1 : start + run.count + 1] = each[..., None]
+            start += run.count
+    return _Times(
+        passes.cumsum(axis=-1),
+        ends,
+        np.array([chain.send_s for chain in found]).reshape(len(found), -1),
+        tuple(tail_of(problem, whole, stage) for stage in whole.stages),
+    )
