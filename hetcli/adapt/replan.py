@@ -1,0 +1,310 @@
+"""Plan again after a change: what is left, what each way to go on brings, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import hetcli
+from hetcli.adapt.changes import Changes, changed
+from hetcli.adapt.elastic import elastic_batches, nearest_usable
+from hetcli.adapt.moving import Move, move
+from hetcli.adapt.strategies import candidates, lost_devices
+from hetcli.errors import ConfigurationError, HetcliError, InfeasibleError
+from hetcli.perf.configuration import Configuration, DeviceId
+from hetcli.perf.hardware import Hardware
+from hetcli.perf.prediction import Prediction
+from hetcli.perf.resolve import resolve
+from hetcli.perf.step import predict
+from hetcli.search.document import configuration_of, plan_document
+from hetcli.search.options import PlanOptions
+from hetcli.search.planner import plan as search
+from hetcli.spec.cluster import Cluster
+from hetcli.spec.plan import Certificate, Plan, PlanDevice, Target
+from hetcli.spec.replan import Replan, ReplanOption
+from hetcli.spec.workload import Pretrain
+
+__all__ = ["replan"]
+
+NEW = "new plan"
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to go on, judged."""
+
+    name: str
+    configuration: Configuration
+    prediction: Prediction
+    runs_on: tuple[Target, ...]
+    move: Move
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.prediction.tokens_per_s
+
+
+def replan(
+    plan: Plan,
+    changes: Changes,
+    *,
+    batch_tolerance: float = 0.0,
+    time_limit_s: float = 0.5,
+    any_target: bool = False,
+) -> tuple[Replan, Plan]:
+    """The ways to go on, and the plan of the best one.
+
+    Best is the fastest that fits and that the plan's target can run (`any_target`: that anything
+    can run). The global batch stays; a new plan may change it within `batch_tolerance` (a share)
+    when the devices left cannot split it. `time_limit_s` limits the search for a new plan.
+
+    Raises InfeasibleError when nothing that is left can run the job.
+    """
+    before = configuration_of(plan)
+    cluster = changed(plan.inputs.cluster, changes)
+    hardware = resolve(cluster)
+    model, work = plan.inputs.model, plan.inputs.workload
+    ways: list[_Way] = []
+    rejected: list[str] = []
+    for name, found in candidates(before, model, hardware):
+        ways.append(_judged(name, before, found, plan, hardware))
+    fresh = _searched(plan, cluster, hardware, before, batch_tolerance, time_limit_s)
+    if isinstance(fresh, HetcliError):
+        rejected.append(f"{NEW}: {fresh}")
+    else:
+        ways.append(fresh)
+    if not lost_devices(before, hardware):
+        ways.append(_judged("go on unchanged", before, before, plan, hardware))
+    ways.sort(key=lambda way: (-way.tokens_per_s, way.name))
+    usable = [
+        way
+        for way in ways
+        if way.prediction.fits
+        and (any_target or plan.target == "free" or plan.target in way.runs_on)
+    ]
+    if not usable:
+        raise _nothing(plan, ways, rejected)
+    best = usable[0]
+    least = min(usable, key=lambda way: (way.move.received_bytes, -way.tokens_per_s))
+    document = Replan(
+        hetcli_version=hetcli.__version__,
+        before_tokens_per_s=plan.predicted.tokens_per_s,
+        lost=tuple(_device(each) for each in sorted(lost_devices(before, hardware))),
+        options=tuple(_option(way, least, hardware) for way in ways),
+        chosen=ways.index(best),
+        checkpoint=_checkpoint(best, plan),
+        rejected=tuple(rejected),
+        notes=tuple(_notes(best, plan, work)),
+    )
+    return document, _plan(best, plan, cluster, hardware)
+
+
+def _device(device: DeviceId) -> PlanDevice:
+    return PlanDevice(node=device.node, index=device.index)
+
+
+def _judged(
+    name: str, before: Configuration, found: Configuration, plan: Plan, hardware: Hardware
+) -> _Way:
+    model = plan.inputs.model
+    prediction = predict(found, model=model, workload=plan.inputs.workload, hardware=hardware)
+    return _Way(
+        name, found, prediction, tuple(_targets(found)), move(before, found, model, hardware)
+    )
+
+
+def _targets(configuration: Configuration) -> Iterator[Target]:
+    """Who can run it (the table of plan features): free plans run on the trial runtime alone."""
+    stages = configuration.stages
+    degrees = {stage.tensor_parallel for stage in stages}
+    widths = {stage.data_parallel for stage in stages}
+    batches = {
+        (replica.micro_batches, replica.micro_batch_size)
+        for stage in stages
+        for replica in stage.replicas
+    }
+    if configuration.is_grid and len(batches) == 1:
+        if len(degrees) == 1 and len(widths) == 1:
+            yield "megatron"
+            yield "deepspeed"
+        yield "flagscale"
+    yield "free"
+
+
+def _searched(
+    plan: Plan,
+    cluster: Cluster,
+    hardware: Hardware,
+    before: Configuration,
+    tolerance: float,
+    time_limit_s: float,
+) -> _Way | HetcliError:
+    """The best plan of the target on what is left, with the old tensor degree and micro-batch.
+
+    With the exact batch if some plan has it, else with the nearest one of the band.
+    """
+    degrees = plan.parallelism
+    options = PlanOptions(
+        target="megatron" if plan.target == "free" else plan.target,
+        tensor_parallel=degrees.tensor_parallel,
+        micro_batch_size=degrees.micro_batch_size,
+        context_parallel=degrees.context_parallel,
+        expert_parallel=degrees.expert_parallel,
+        expert_tensor_parallel=degrees.expert_tensor_parallel,
+        zero_stage=degrees.zero_stage,
+        offload=degrees.offload,
+        compare=False,
+        top=1,
+        time_limit_s=time_limit_s,
+    )
+    failure: HetcliError | None = None
+    for work in _workloads(plan, hardware, tolerance):
+        try:
+            found = search(cluster=cluster, model=plan.inputs.model, workload=work, options=options)
+        except (InfeasibleError, ConfigurationError) as error:
+            failure = failure or error
+            continue
+        return _judged(NEW, before, configuration_of(found), plan, hardware)
+    assert failure is not None
+    return failure
+
+
+def _workloads(plan: Plan, hardware: Hardware, tolerance: float) -> Iterator[Pretrain]:
+    """The job with its own batch, then with those of the band that the devices left can split."""
+    work = plan.inputs.workload
+    yield work
+    degrees = plan.parallelism
+    ranks = hardware.device_count // (degrees.tensor_parallel * degrees.pipeline_parallel)
+    if tolerance > 0 and ranks:
+        near = sorted(
+            elastic_batches(ranks, work.global_batch, tolerance),
+            key=lambda each: (abs(each.global_batch - work.global_batch), each.global_batch),
+        )
+        for batch in near[:4]:
+            yield work.model_copy(update={"global_batch": batch.global_batch})
+
+
+def _option(way: _Way, least: _Way, hardware: Hardware) -> ReplanOption:
+    used = set(way.configuration.devices)
+    pipelines = way.configuration.pipelines
+    return ReplanOption(
+        name=way.name,
+        step_time_s=way.prediction.step_time_s,
+        tokens_per_s=way.tokens_per_s,
+        global_batch=way.configuration.global_batch,
+        layers=tuple(tuple(stage.layer_count for stage in each.stages) for each in pipelines),
+        tensor_parallel=tuple(
+            tuple(stage.tensor_parallel for stage in each.stages) for each in pipelines
+        ),
+        micro_batches=tuple(
+            tuple(replica.micro_batches for replica in each.stages[0].replicas)
+            for each in pipelines
+        ),
+        fits=way.prediction.fits,
+        headroom_bytes=way.prediction.worst_device.headroom_bytes,
+        runs_on=way.runs_on,
+        idle=tuple(
+            _device(device)
+            for node in hardware.nodes
+            for device in node.device_ids
+            if device not in used
+        ),
+        moved_bytes=way.move.received_bytes,
+        moving_s=way.move.seconds,
+        from_checkpoint=way.move.state_is_lost,
+        reshards=way.move.reshards,
+        break_even_s=_break_even(way, least),
+    )
+
+
+def _break_even(way: _Way, least: _Way) -> float | None:
+    """When it has trained as many tokens as the way that stands still for the shortest time.
+
+    r (t - moving) = r0 (t - moving0), both from now on.
+    """
+    if way is least:
+        return 0.0
+    later = way.move.seconds - least.move.seconds
+    faster = way.tokens_per_s - least.tokens_per_s
+    if later <= 0:
+        return 0.0 if faster >= 0 else None
+    if faster <= 0:
+        return None
+    trained = way.tokens_per_s * way.move.seconds - least.tokens_per_s * least.move.seconds
+    return max(0.0, trained / faster)
+
+
+def _checkpoint(best: _Way, plan: Plan) -> str:
+    """Whether the plan's target can load what it saved before."""
+    if not best.move.reshards:
+        if plan.target == "deepspeed" and best.configuration.zero_stage > 0:
+            return (
+                "only the data-parallel size changes; ZeRO's shards follow it, so load through "
+                "DeepSpeed's universal checkpoint"
+            )
+        return "loads as it is: only the data-parallel size or the batch changes"
+    if plan.target == "deepspeed":
+        return "has to be resharded: convert it to DeepSpeed's universal checkpoint first"
+    if plan.target == "megatron":
+        return (
+            "has to be resharded: the distributed format (--dist-ckpt-format torch_dist) does it "
+            "while loading, the older one needs tools/checkpoint/convert.py"
+        )
+    return "has to be resharded: tensor or pipeline slices change"
+
+
+def _notes(best: _Way, plan: Plan, work: Pretrain) -> Iterator[str]:
+    if best.configuration.global_batch != work.global_batch:
+        yield (
+            f"the global batch becomes {best.configuration.global_batch} (was "
+            f"{work.global_batch}): {best.configuration.global_batch / work.global_batch - 1:+.1%}"
+        )
+    if best.move.state_is_lost:
+        yield "some state was only on devices that are gone: restart from the last checkpoint"
+    share = best.tokens_per_s / plan.predicted.tokens_per_s
+    yield f"{share:.1%} of the predicted throughput before the change"
+
+
+def _nothing(plan: Plan, ways: list[_Way], rejected: list[str]) -> InfeasibleError:
+    """Why nothing goes on, and what would: another target, fewer devices, a wider band."""
+    degrees = plan.parallelism
+    step = degrees.tensor_parallel * degrees.pipeline_parallel
+    batch = plan.inputs.workload.global_batch
+    others = sorted({target for way in ways if way.prediction.fits for target in way.runs_on})
+    fixes = []
+    if others:
+        fixes.append(f"--any-target: {', '.join(others)} can go on")
+    devices = sum(len(stage.devices) for stage in plan.stages)
+    fewer = nearest_usable(devices // step, 1, batch, 0.0)
+    if fewer is not None:
+        fixes.append(f"{fewer * step} devices can split the batch of {batch}")
+    fixes.append("--batch-tolerance 10, so that the batch may change")
+    return InfeasibleError(
+        "nothing that is left can run the job",
+        why="; ".join(rejected) or "no way to go on fits, or none runs on the plan's target",
+        fix="; ".join(fixes),
+    )
+
+
+def _plan(best: _Way, plan: Plan, cluster: Cluster, hardware: Hardware) -> Plan:
+    target: Target = plan.target if plan.target in best.runs_on else "free"
+    work = plan.inputs.workload.model_copy(update={"global_batch": best.configuration.global_batch})
+    return plan_document(
+        best.configuration,
+        best.prediction,
+        cluster=cluster,
+        model=plan.inputs.model,
+        workload=work,
+        hardware=hardware,
+        target=target,
+        certificate=Certificate(
+            lower_bound_s=None, gap=None, reason="planned again around a change"
+        ),
+        alternatives=(),
+        space="given",
+        seen=1,
+        scored=1,
+        pruned={},
+        complete=True,
+        notes=(f"planned again: {best.name}",),
+    )

@@ -1,0 +1,58 @@
+"""How often a plan's job should save, in words."""
+
+from __future__ import annotations
+
+from hetcli.adapt.checkpoint import Saving, best_interval
+from hetcli.perf.memory.states import recipe
+from hetcli.search.document import configuration_of
+from hetcli.spec.model.parameters import (
+    embedding_parameters,
+    final_norm_parameters,
+    head_parameters,
+    layer_parameters,
+)
+from hetcli.spec.plan import Plan
+from hetcli.units import format_bytes, format_duration, parse_duration, parse_rate
+
+__all__ = ["checkpoint_bytes", "plan_saving", "saving_note"]
+
+# Assumed where nobody says: what one node writes to a shared file system.
+NODE_BYTES_PER_S = 2e9
+# Assumed: scheduling, start of processes and communicators, loading.
+RESTART_S = 600.0
+
+
+def checkpoint_bytes(plan: Plan) -> float:
+    """Weights and optimizer state of the whole model, once each."""
+    model, configuration = plan.inputs.model, configuration_of(plan)
+    parameters = sum(layer_parameters(layer, model).total for layer in model.each_layer())
+    parameters += embedding_parameters(model).total + final_norm_parameters(model).total
+    parameters += head_parameters(model).total
+    costs = recipe(configuration.framework, configuration.precision, configuration.zero_stage)
+    return float(parameters * (costs.weights.total + costs.optimizer.total))
+
+
+def plan_saving(plan: Plan, mtbf_s: float, node_bytes_per_s: float = NODE_BYTES_PER_S) -> Saving:
+    """The best interval when all nodes of the plan write their part at the same time."""
+    nodes = len({device.node for stage in plan.stages for device in stage.devices})
+    write_s = checkpoint_bytes(plan) / (nodes * node_bytes_per_s)
+    return best_interval(write_s, mtbf_s, RESTART_S)
+
+
+def saving_note(plan: Plan, *, mtbf: str | None, write_rate: str | None) -> str | None:
+    """A sentence about checkpoints; None when no time between failures is known.
+
+    `mtbf` counts before the workload's own. Raises UsageError or ValueError for text that is no
+    time or rate.
+    """
+    known = plan.inputs.workload.mean_time_between_failures_s
+    mtbf_s = parse_duration(mtbf) if mtbf is not None else known
+    if not mtbf_s:
+        return None
+    rate = NODE_BYTES_PER_S if write_rate is None else parse_rate(write_rate)
+    saving = plan_saving(plan, mtbf_s, rate)
+    assumed = " (2 GB/s a node assumed)" if write_rate is None else ""
+    return (
+        f"checkpoint every {format_duration(saving.interval_s)}: "
+        f"{format_bytes(checkpoint_bytes(plan))}{assumed}, goodput {saving.goodput:.1%}"
+    )

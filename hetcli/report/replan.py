@@ -1,0 +1,69 @@
+"""The ways to go on, in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hetcli.report.tables import heading, indented, table
+from hetcli.spec.replan import Replan, ReplanOption
+from hetcli.units import format_bytes, format_count, format_duration
+
+__all__ = ["replan_view"]
+
+
+def replan_view(replan: Replan) -> Iterator[RenderableType]:
+    """The best way, all ways, and what to know of the checkpoint."""
+    best = replan.options[replan.chosen]
+    lost = len(replan.lost)
+    yield heading(f"{best.name}: {format_duration(best.step_time_s)} a step")
+    yield indented(
+        Text(
+            f"{format_count(best.tokens_per_s)} tokens/s, before the change "
+            f"{format_count(replan.before_tokens_per_s)}"
+            + (f"; {lost} devices of the plan are gone" if lost else "")
+        )
+    )
+    yield heading("Ways to go on")
+    yield indented(_options(replan))
+    yield heading("Notes")
+    lines = [f"checkpoint: {replan.checkpoint}", *replan.notes, *replan.rejected]
+    yield indented(Text("\n".join(f"- {line}" for line in lines)))
+
+
+def _options(replan: Replan) -> Table:
+    numbers = ("tokens/s", "idle", "moves", "even after")
+    made = table("", "way", "layers", *numbers, "runs on", numbers=numbers, whole=("way", "layers"))
+    for at, each in enumerate(replan.options):
+        made.add_row(
+            "*" if at == replan.chosen else "",
+            each.name if each.fits else f"{each.name} (does not fit)",
+            _layers(each),
+            format_count(each.tokens_per_s),
+            str(len(each.idle)),
+            format_bytes(each.moved_bytes) if each.moved_bytes else "0",
+            _even(each),
+            _runs_on(each),
+        )
+    return made
+
+
+def _runs_on(option: ReplanOption) -> str:
+    """The mainline frameworks where they can; `free` plans have hetcli's own runtime alone."""
+    named = [target for target in option.runs_on if target != "free"]
+    return ", ".join(named) or "trial only"
+
+
+def _layers(option: ReplanOption) -> str:
+    shown = list(dict.fromkeys(",".join(map(str, layers)) for layers in option.layers))
+    text = " | ".join(shown[:2])
+    return text if len(shown) <= 2 else f"{text} | ..."
+
+
+def _even(option: ReplanOption) -> str:
+    if option.break_even_s is None:
+        return "never"
+    return format_duration(option.break_even_s) if option.break_even_s else "at once"
