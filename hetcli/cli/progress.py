@@ -37,14 +37,17 @@ def keeping(output: Output, out: str | None, *, several: bool, resume: bool) -> 
         raise UsageError(
             "--resume without a file", why="there is nothing to go on from", fix="give -o PATH"
         )
-    folder = _folder(out) if several and out else None
+    folder = Path(out) if several and out else None
+    if several and out == "-":
+        raise _one_stream()
     previous = _previous(out, folder) if resume and out else {}
     finished: dict[str, Profile] = {}
 
     def save(profile: Profile) -> None:
         finished[profile.node] = profile
         if out is not None and out != "-":
-            path = out if folder is None else str(folder / _file_name(profile.node))
+            # A folder is made with its first file: a node that only serves another writes none.
+            path = out if folder is None else str(_folder(out) / _file_name(profile.node))
             output.save(path, profile, quiet=True)
 
     with _bar(output) as (start, progress):
@@ -95,12 +98,16 @@ def save_profiles(output: Output, out: str, profiles: Sequence[Profile]) -> None
         output.save(str(folder / _file_name(profile.node)), profile)
 
 
+def _one_stream() -> UsageError:
+    return UsageError(
+        "-o - with several nodes", why="every node is a file", fix="name a folder: -o profiles"
+    )
+
+
 def _folder(out: str) -> Path:
     """The folder `out`, made if need be."""
     if out == "-":
-        raise UsageError(
-            "-o - with several nodes", why="every node is a file", fix="name a folder: -o profiles"
-        )
+        raise _one_stream()
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:

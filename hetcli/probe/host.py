@@ -69,7 +69,9 @@ def network_interfaces(root: Path = Path("/sys/class")) -> tuple[NicInventory, .
     addresses = psutil.net_if_addrs()
     found = []
     for entry in sorted((root / "net").glob("*")) if (root / "net").is_dir() else []:
-        if _VIRTUAL.match(entry.name) or _read(entry / "operstate") not in {"up", "unknown"}:
+        if _VIRTUAL.match(entry.name) or _is_bridge(entry):
+            continue
+        if _read(entry / "operstate") not in {"up", "unknown"}:
             continue
         speed = _read(entry / "speed")
         known = speed is not None and speed.isdigit() and int(speed) > 0
@@ -93,6 +95,11 @@ def network_interfaces(root: Path = Path("/sys/class")) -> tuple[NicInventory, .
             )
         )
     return tuple(found)
+
+
+def _is_bridge(entry: Path) -> bool:
+    """Whether this is a bridge, or a port of one: the far ends of containers' interfaces."""
+    return (entry / "bridge").exists() or (entry / "brport").exists()
 
 
 def _kind(entry: Path) -> Literal["infiniband", "roce", "ethernet"]:

@@ -76,7 +76,7 @@ async def _introduced(reader: asyncio.StreamReader, token: str) -> tuple[int | N
 async def follow(placement: Placement, node: Node, *, limit_s: float = MEETING_LIMIT_S) -> None:
     """On the other nodes: find node 0 and measure what it asks for, until it is done.
 
-    Raises EnvironmentFailure when node 0 is not found in time.
+    Raises EnvironmentFailure when node 0 is not found in time, or goes away.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + limit_s
@@ -97,5 +97,11 @@ async def follow(placement: Placement, node: Node, *, limit_s: float = MEETING_L
     introduction = {"token": placement.token, "node": placement.node, "name": node.name}
     writer.write(json.dumps(introduction).encode() + b"\n")
     await writer.drain()
-    await serve(node, reader, writer)
+    finished = await serve(node, reader, writer)
     writer.close()
+    if not finished:
+        raise EnvironmentFailure(
+            f"node 0 ({placement.leader}) went away",
+            why="the connection ended before it had finished",
+            fix="what it had measured is in its output; start again with --resume",
+        )

@@ -138,6 +138,8 @@ class RemoteNode:
     async def close(self) -> None:
         """End the stream, which ends the agent."""
         self._task.cancel()
+        with contextlib.suppress(JobError):
+            await self._send(Request(id=0, what="finished"))
         self._writer.close()
         with contextlib.suppress(OSError, asyncio.CancelledError):
             await self._writer.wait_closed()
@@ -153,12 +155,17 @@ def _same_version(name: str, theirs: str) -> None:
         )
 
 
-async def serve(node: Node, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The far side: do what the requests ask until the stream ends, then close the node."""
+async def serve(node: Node, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """The far side: do what the requests ask until the stream ends, then close the node.
+
+    Returns whether the near side said that it had finished.
+    """
     running: dict[int, asyncio.Task[None]] = {}
     try:
         while line := await reader.readline():
             request = request_from_line(line)
+            if request.what == "finished":
+                return True
             if request.what == "cancel":
                 if request.id in running:
                     running[request.id].cancel()
@@ -166,11 +173,15 @@ async def serve(node: Node, reader: asyncio.StreamReader, writer: asyncio.Stream
             task = asyncio.create_task(_answer(node, request, writer))
             running[request.id] = task
             task.add_done_callback(functools.partial(_forget, running, request.id))
+    except ConnectionError:
+        # The near side's machine is gone: the same as the stream's end.
+        pass
     finally:
         for task in list(running.values()):
             task.cancel()
         await asyncio.gather(*running.values(), return_exceptions=True)
         await node.close()
+    return False
 
 
 def _forget(running: dict[int, asyncio.Task[None]], number: int, _task: asyncio.Task[None]) -> None:

@@ -191,10 +191,13 @@ class NodeFacts(Record):
 
 
 class Request(Record):
-    """One request to a node's agent: a job for a rank, the node's facts, or to stop a request."""
+    """One request to a node's agent: a job for a rank, or the node's facts.
+
+    `cancel` stops the request of that number; `finished` says that nothing more will be asked.
+    """
 
     id: Count
-    what: Literal["job", "facts", "cancel"] = "job"
+    what: Literal["job", "facts", "cancel", "finished"] = "job"
     job: Job | None = None
     rank: Count = 0
     limit_s: Seconds = 60.0

@@ -97,6 +97,12 @@ def test_bridges_and_loopback_are_no_network(tmp_path: Path, name: str) -> None:
     assert network_interfaces(tmp_path) == ()
 
 
+@pytest.mark.parametrize("folder", ["bridge", "brport"])
+def test_a_bridge_of_any_name_and_its_ports_are_no_network(tmp_path: Path, folder: str) -> None:
+    (interface(tmp_path, "lab0", speed="10000") / folder).mkdir()
+    assert network_interfaces(tmp_path) == ()
+
+
 def test_an_interface_that_is_down_is_left_out(tmp_path: Path) -> None:
     interface(tmp_path, "eth0", state="down", speed="10000")
     assert network_interfaces(tmp_path) == ()
