@@ -1,0 +1,178 @@
+"""Random plans that a target can run, and ways to make it refuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import strategies as st
+from plans import cluster, group, llama, make_plan, with_stage_tensor
+
+from hetcli.perf.configuration import Recompute
+from hetcli.spec.plan import Plan
+
+GPUS = ("H100-SXM5-80GB", "A100-SXM4-80GB", "RTX-4090")
+RECOMPUTE = (Recompute(), Recompute("selective"), Recompute("full"), Recompute("full", 1))
+
+
+def _split(draw: st.DrawFn, layers: int, parts: int) -> list[int]:
+    """`layers` in `parts` parts, none empty."""
+    cuts = draw(
+        st.lists(
+            st.integers(1, layers - 1), min_size=parts - 1, max_size=parts - 1, unique=True
+        ).map(sorted)
+    )
+    edges = [0, *cuts, layers]
+    return [stop - start for start, stop in pairwise(edges)]
+
+
+@st.composite
+def feasible(draw: st.DrawFn, target: Any) -> Plan:
+    """A plan that `target` runs, on one to four nodes of unlike kinds and sizes."""
+    counts = draw(st.lists(st.sampled_from((2, 4, 8)), min_size=1, max_size=4))
+    where = cluster(
+        *(
+            group(f"node-{number}", draw(st.sampled_from(GPUS)), gpus=count)
+            for number, count in enumerate(counts)
+        )
+    )
+    tensor = draw(st.sampled_from([t for t in (1, 2, 4, 8) if all(n % t == 0 for n in counts)]))
+    groups = sum(counts) // tensor
+    stages = draw(st.sampled_from([p for p in range(1, 17) if groups % p == 0]))
+    megatron = target == "megatron"
+    turns = draw(st.sampled_from((1, 2))) if megatron and stages > 1 else 1
+    layers = draw(st.integers(max(2, stages * turns), 48))
+    parts = _split(draw, layers, stages * turns)
+    chunks = [parts[stage::stages] for stage in range(stages)]
+    zero = draw(st.sampled_from((0, 1) if megatron or stages > 1 else (0, 1, 2, 3)))
+    return make_plan(
+        where,
+        llama(layers),
+        chunks,
+        tensor=tensor,
+        data=groups // stages,
+        micro_batches=stages * draw(st.integers(1, 4)),
+        micro_batch_size=draw(st.sampled_from((1, 2, 3))),
+        sequence=draw(st.sampled_from((1024, 4096))),
+        target=target,
+        recompute=draw(st.sampled_from(RECOMPUTE)),
+        precision=draw(st.sampled_from(("bf16", "fp16", "fp32"))),
+        zero_stage=zero,
+        overlap_param_gather=megatron and zero == 1,
+        offload=draw(st.sampled_from(("none", "optimizer"))),
+    )
+
+
+@dataclass(frozen=True)
+class Break:
+    """A change that a target refuses, where it applies, and words of the rule."""
+
+    name: str
+    applies: Callable[[Plan], bool]
+    change: Callable[[Plan], Plan]
+    rule: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def degrees(**change: Any) -> Callable[[Plan], Plan]:
+    return lambda plan: plan.model_copy(
+        update={"parallelism": plan.parallelism.model_copy(update=change)}
+    )
+
+
+def _old_cards(plan: Plan) -> Plan:
+    """The same nodes with cards that lack bf16."""
+    old = plan.inputs.cluster
+    where = cluster(
+        *(group(n, "V100-SXM2-32GB", gpus=g.gpus) for g in old.nodes for n in g.node_names)
+    )
+    inputs = plan.inputs.model_copy(update={"cluster": where})
+    return plan.model_copy(update={"inputs": inputs})
+
+
+def _more_micro_batches(plan: Plan) -> Plan:
+    """The first replica takes one micro-batch from the second one, in every stage."""
+    stages = []
+    for stage in plan.stages:
+        one, two, *rest = stage.replicas
+        replicas = (
+            one.model_copy(update={"micro_batches": one.micro_batches + 1}),
+            two.model_copy(update={"micro_batches": two.micro_batches - 1}),
+            *rest,
+        )
+        stages.append(stage.model_copy(update={"replicas": replicas}))
+    return plan.model_copy(update={"stages": tuple(stages)})
+
+
+def _wide(plan: Plan) -> bool:
+    return plan.parallelism.tensor_parallel > 1 and plan.parallelism.pipeline_parallel > 1
+
+
+def _several(plan: Plan) -> bool:
+    data = plan.parallelism.data_parallel or 1
+    return data > 1 and plan.parallelism.gradient_accumulation > 1
+
+
+def _always(_: Plan) -> bool:
+    return True
+
+
+def _pipelined(plan: Plan) -> bool:
+    return plan.parallelism.pipeline_parallel > 1
+
+
+COMMON = (
+    Break("schedule", _pipelined, degrees(schedule="zb-h1"), "1F1B"),
+    Break(
+        "bf16 before ampere",
+        lambda plan: plan.parallelism.precision == "bf16",
+        _old_cards,
+        "bf16 needs compute capability 8.0",
+    ),
+)
+MEGATRON = (
+    *COMMON,
+    Break(
+        "tensor parallel a stage",
+        _wide,
+        lambda plan: with_stage_tensor(plan, 0, 1),
+        "--tensor-model-parallel-size is one number",
+    ),
+    Break("micro-batches", _several, _more_micro_batches, "--micro-batch-size is one number"),
+    Break("zero 2", _always, degrees(zero_stage=2), "shards optimizer states only"),
+    Break(
+        "parameters on the host",
+        _always,
+        degrees(offload="optimizer+parameters"),
+        "moves optimizer states only",
+    ),
+    Break(
+        "gather",
+        lambda plan: plan.parallelism.zero_stage == 0,
+        degrees(overlap_param_gather=True),
+        "--overlap-param-gather needs",
+    ),
+)
+DEEPSPEED = (
+    *COMMON,
+    Break(
+        "tensor parallel a stage",
+        _wide,
+        lambda plan: with_stage_tensor(plan, 0, 1),
+        "one mesh of pipeline x data x tensor",
+    ),
+    Break("micro-batches", _several, _more_micro_batches, "every rank accumulates over as many"),
+    Break("zero 2 with a pipeline", _pipelined, degrees(zero_stage=2), "ZeRO-2 and ZeRO-3"),
+    Break("fp8", _always, degrees(precision="fp8"), "bf16, fp16 or fp32"),
+    Break(
+        "parameters on the host",
+        lambda plan: plan.parallelism.zero_stage < 3,
+        degrees(offload="optimizer+parameters"),
+        "only ZeRO-3",
+    ),
+)
+BREAKS = {"megatron": MEGATRON, "deepspeed": DEEPSPEED}
