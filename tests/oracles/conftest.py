@@ -31,7 +31,6 @@ MEGATRON_OPTIONS = (
 )
 # DeepSpeed with what it imports; torch is here already, in the build for this machine.
 DEEPSPEED = "deepspeed==0.19.8"
-DEEPSPEED_BEFORE = "deepspeed==0.18.9"
 DEEPSPEED_IMPORTS = (
     "einops",
     "hjson",
@@ -143,12 +142,6 @@ def megatron_core_folder() -> Path:
 def deepspeed_folder() -> Path:
     pytest.importorskip("torch")
     return installed(DEEPSPEED, *DEEPSPEED_IMPORTS)
-
-
-@pytest.fixture(scope="session")
-def deepspeed_before_folder() -> Path:
-    pytest.importorskip("torch")
-    return installed(DEEPSPEED_BEFORE, *DEEPSPEED_IMPORTS)
 
 
 @pytest.fixture(scope="session")

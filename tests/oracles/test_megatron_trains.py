@@ -22,7 +22,7 @@ STEPS = 3
 LAYER = 64 * (64 + 2 * 32 + 64) + 3 * 64 * 128 + 2 * 64
 EMBEDDING = 128 * 64
 HEAD = 128 * 64 + 64
-_COUNTS = re.compile(r"number of parameters on .* rank \(([\d, ]+)\): (\d+)")
+_COUNTS = re.compile(r"number of parameters on [^>]*? rank \(([\d, ]+)\): (\d+)")
 
 
 def nodes(*gpus: int) -> Any:

@@ -18,8 +18,10 @@ from hetcli.spec.model.architecture import MoeFeedForward
 
 __all__ = ["DEFAULT_VERSION", "VERSIONS", "program"]
 
-# Releases that read the configuration and train with the trainer in the tests.
-VERSIONS: Final = ("0.18", "0.19")
+# Releases that read the configuration and train with the trainer in the tests. Not 0.18: with a
+# pipeline, every stage that gradients pass divides them by the accumulation once more (a hook in
+# DeepSpeedEngine that 0.19 no longer has).
+VERSIONS: Final = ("0.19",)
 DEFAULT_VERSION: Final = "0.19"
 TARGET: Final = "deepspeed"
 TRAINER: Final = (
