@@ -71,8 +71,7 @@ class Exact:
         stops = np.cumsum(splits, axis=1)
         stage = np.arange(self.depth)
         furthest = self.stop[:, stage, np.clip(stops - splits, 0, self.layers)]
-        within = np.asarray(stops <= furthest, dtype=np.bool_)
-        within &= (splits >= self.least) & (splits >= 0)
+        within = np.logical_and.reduce([stops <= furthest, splits >= self.least, splits >= 0])
         own = np.where(within, np.arange(len(within))[:, None, None], -1).max(axis=0)
         # Stages of one node recompute the same: the options of a node hold for all of it.
         starts = np.flatnonzero(np.diff(self.node, prepend=-1))
@@ -84,7 +83,8 @@ class Exact:
 
     def fits(self, splits: Ints) -> Bools:
         """Whether every stage holds its layers, and has as many as it must, [candidates]."""
-        found: Bools = (self.choices(splits) >= 0).all(axis=1)
+        held = self.choices(splits) >= 0
+        found: Bools = np.logical_and.reduce(held, axis=1)
         return found
 
     def stage_passes(self, stage: int) -> tuple[Floats, Bools]:
