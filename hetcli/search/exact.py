@@ -71,7 +71,7 @@ class Exact:
         stops = np.cumsum(splits, axis=1)
         stage = np.arange(self.depth)
         furthest = self.stop[:, stage, np.clip(stops - splits, 0, self.layers)]
-        within = np.logical_and.reduce([stops <= furthest, splits >= self.least, splits >= 0])
+        within = (stops <= furthest) & (splits >= self.least) & (splits >= 0)
         own = np.where(within, np.arange(len(within))[:, None, None], -1).max(axis=0)
         # Stages of one node recompute the same: the options of a node hold for all of it.
         starts = np.flatnonzero(np.diff(self.node, prepend=-1))
