@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,14 +175,16 @@ def fit(runs: Sequence[Run], base: EfficiencyTable) -> Fit:
 
 
 def leave_one_source_out(
-    runs: Sequence[Run], base: EfficiencyTable
+    runs: Sequence[Run], base: EfficiencyTable, *, by: Callable[[str], str] = publisher
 ) -> tuple[Fit, dict[str, Floats]]:
-    """The fit on all runs, and by publisher the errors of its runs under a fit without them.
+    """The fit on all runs, and by source the errors of its runs under a fit without them.
+
+    `by` says which sources are one: by default all tables and releases of a publisher.
 
     The fits without a source start from the fit on all runs and take one more step.
     """
     problem = _solve(runs, base)
-    names = np.array([publisher(run.source) for run in runs])
+    names = np.array([by(run.source) for run in runs])
     weights = _weights(runs)
     left_out: dict[str, Floats] = {}
     for name in sorted(set(names)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hetcli.catalog.efficiency import EfficiencyTable, efficiency_from
 from hetcli.errors import HetcliError
 from hetcli.perf.hardware import DeviceType, Hardware
-from hetcli.perf.memory import allocated_bytes
+from hetcli.perf.memory import allocated_bytes, stage_memory
 from hetcli.perf.step import predict
 from hetcli.perf.validation.runs import Run, run_of
 from hetcli.perf.validation.table import Row, SkippedRow
@@ -88,8 +88,7 @@ def _with_efficiency(hardware: Hardware, table: EfficiencyTable) -> Hardware:
 def predict_rows(runs: Sequence[Run], table: EfficiencyTable | None = None) -> list[RowResult]:
     """Predicted seconds and bytes of every run.
 
-    Bytes are those that the framework's allocator counts on the fullest device
-    (torch.cuda.max_memory_allocated), as published tables give them.
+    Bytes are those of the fullest device, as the run's source counted them.
     """
     found = []
     for run, seconds in zip(runs, predict_runs(runs, table), strict=True):
@@ -112,18 +111,21 @@ def predict_rows(runs: Sequence[Run], table: EfficiencyTable | None = None) -> l
 
 
 def _peak_bytes(run: Run) -> float:
-    """Allocated bytes of the fullest device; equal replicas of a stage are asked once."""
+    """Bytes of the fullest device; equal replicas of a stage are asked once."""
+    configuration = run.memory_configuration
     found = []
-    for at, pipeline in enumerate(run.configuration.pipelines):
+    for at, pipeline in enumerate(configuration.pipelines):
         for stage, held in enumerate(pipeline.stages):
             kinds: dict[object, int] = {}
             for position, replica in enumerate(held.replicas):
                 kind = run.hardware.node_of(replica.devices[0]).device_type
                 kinds.setdefault((kind, replica.micro_batch_size, replica.micro_batches), position)
-            found += [
-                allocated_bytes(run.configuration, run.model, run.hardware, at, stage, position)
-                for position in kinds.values()
-            ]
+            for position in kinds.values():
+                where = (configuration, run.model, run.hardware, at, stage, position)
+                if run.memory_of_device:
+                    found.append(sum(item.nbytes for item in stage_memory(*where)))
+                else:
+                    found.append(allocated_bytes(*where))
     return float(max(found))
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -67,6 +67,10 @@ class Run:
     hardware: Hardware
     measured_s: float
     measured_peak_bytes: float | None
+    # The configuration that the peak holds for, and whether it is what the driver shows of the
+    # device (else what the framework's allocator counts).
+    memory_configuration: Configuration
+    memory_of_device: bool
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -95,7 +99,20 @@ def run_of(row: Row) -> Run:
         hardware=hardware,
         measured_s=_measured(row, configuration, model, devices),
         measured_peak_bytes=None if peak is None else peak * 1e9,
+        memory_configuration=_memory_configuration(row, configuration),
+        memory_of_device=_SHOWN_BY_DRIVER.search(row.source) is not None,
     )
+
+
+# Sources whose peaks contain the context and NCCL's buffers; the others log the allocator's.
+_SHOWN_BY_DRIVER = re.compile(r"Sailor|BigScience")
+
+
+def _memory_configuration(row: Row, configuration: Configuration) -> Configuration:
+    """Sailor's peaks are those of 16-bit weights and activations beside its fp32 arithmetic."""
+    if "Sailor" in row.source:
+        return replace(configuration, precision="fp16")
+    return configuration
 
 
 def _measured(row: Row, configuration: Configuration, model: Model, devices: int) -> float:

@@ -240,6 +240,9 @@ def _run(row: Mapping[str, str], layers: LayerTables, links: LinkFits) -> Run:
         hardware=hardware,
         measured_s=float(row["iter_s"]),
         measured_peak_bytes=float(row["max_mem_B"]) if row.get("max_mem_B") else None,
+        # Its peaks are those of 16-bit weights and activations beside its fp32 arithmetic.
+        memory_configuration=replace(configuration, precision="fp16"),
+        memory_of_device=True,
     )
 
 
