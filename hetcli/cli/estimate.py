@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from hetcli.cli.command import command
 from hetcli.cli.output import Output
 from hetcli.cli.planning import given_inputs, show_plan, value_of
 from hetcli.errors import ExitCode
+
+if TYPE_CHECKING:
+    from hetcli.spec.cluster import Cluster
 
 
 def register(app: typer.Typer) -> None:
@@ -51,6 +54,15 @@ def register(app: typer.Typer) -> None:
                 help="Node group of each stage, first stage first (default: file order).",
             ),
         ] = None,
+        per_gpu_batch: Annotated[
+            str | None,
+            typer.Option(
+                "--per-gpu-batch",
+                metavar="NAME=N,..",
+                help="Sequences of a micro-batch on each rank of a node group or GPU type; without "
+                "--gbs they make up the global batch.",
+            ),
+        ] = None,
         virtual_stages: Annotated[
             int, typer.Option("--virtual-stages", min=1, metavar="N", help="Model chunks a stage.")
         ] = 1,
@@ -69,8 +81,17 @@ def register(app: typer.Typer) -> None:
         """
         from hetcli.search import EstimateRequest
         from hetcli.search import estimate as predict
+        from hetcli.search.unequal import sequences_of
+
+        def own_batch(cluster: Cluster) -> int | None:
+            if per_gpu_batch is None:
+                return None
+            return sequences_of(
+                cluster, per_gpu_batch, tensor=tensor_parallel or 1, context=context_parallel or 1
+            )
 
         inputs = given_inputs(
+            own_batch=own_batch,
             cluster=cluster,
             model=model,
             workload=workload,
@@ -91,6 +112,7 @@ def register(app: typer.Typer) -> None:
             micro_batch_size=micro_batch,
             stage_layers=stage_layers,
             stage_groups=stage_groups,
+            per_gpu_batch=per_gpu_batch,
             virtual_stages=virtual_stages,
             schedule=value_of(schedule),
             recompute=value_of(recompute),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -30,15 +31,26 @@ def value_of(choice: Enum | None) -> Any:
 
 
 def given_inputs(
-    *, cluster: str, model: str, workload: str | None, **flags: int | str | Enum | None
+    *,
+    cluster: str,
+    model: str,
+    workload: str | None,
+    own_batch: Callable[[Cluster], int | None] | None = None,
+    **flags: int | str | Enum | None,
 ) -> PlanningInputs:
-    """Read the cluster, the model and the workload that the options name."""
+    """Read the cluster, the model and the workload that the options name.
+
+    `own_batch` says the global batch that other options make up, where none is given.
+    """
     from hetcli.catalog.inputs import read_cluster, read_model, read_workload
 
     described = read_model(model)
+    found = read_cluster(cluster)
     plain = {name: flag.value if isinstance(flag, Enum) else flag for name, flag in flags.items()}
+    if own_batch is not None and workload is None and plain.get("global_batch") is None:
+        plain["global_batch"] = own_batch(found)
     return {
-        "cluster": read_cluster(cluster),
+        "cluster": found,
         "model": described,
         "workload": read_workload(workload, model=described, flags=plain),
     }

@@ -20,6 +20,7 @@ from hetcli.perf.configuration import (
 from hetcli.perf.hardware import Hardware
 from hetcli.perf.prediction import Breakdown, Prediction
 from hetcli.search.options import Asked
+from hetcli.search.unequal import gradient_weight, weights_note
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.plan import (
@@ -67,6 +68,7 @@ def plan_document(
 ) -> Plan:
     """Everything that is known of a configuration as one document."""
     used = set(configuration.devices)
+    weights = weights_note(configuration)
     idle = tuple(
         PlanDevice(node=device.node, index=device.index)
         for node in hardware.nodes
@@ -94,7 +96,7 @@ def plan_document(
             asked=dict(asked or {}),
         ),
         assumptions=prediction.assumptions,
-        notes=(*configuration.notes, *notes),
+        notes=(*configuration.notes, *((weights,) if weights else ()), *notes),
     )
 
 
@@ -155,6 +157,7 @@ def _stages(configuration: Configuration, hardware: Hardware) -> tuple[PlanStage
                     devices=tuple(map(_device, replica.devices)),
                     micro_batches=replica.micro_batches,
                     micro_batch_size=replica.micro_batch_size,
+                    gradient_weight=gradient_weight(replica, configuration.global_batch),
                 )
                 for replica in stage.replicas
             ),

@@ -24,6 +24,7 @@ from hetcli.search.layout import Degrees, Layout, configuration
 from hetcli.search.options import EstimateRequest, framework_of
 from hetcli.search.partition import even_split
 from hetcli.search.pools import Pool, pools
+from hetcli.search.unequal import Rank, micro_batches_of, ranks_of, with_ranks
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.model.architecture import Model, MoeFeedForward
 from hetcli.spec.plan import Certificate, Plan
@@ -91,16 +92,23 @@ def _configuration(
             why="every stage needs one",
             fix=f"name {stages} node groups",
         )
-    data, runs = _runs(hardware, request, stages, tensor, context, groups)
-    size = request.micro_batch_size or 1
-    micro_batches = check_batch(workload.global_batch, size, data)
-    check_pipeline(
-        pipeline_parallel=stages,
-        global_batch=workload.global_batch,
-        micro_batch_size=size,
-        data_parallel=data,
-        layers=model.layer_count,
-    )
+    ranks = _ranks(hardware, request, stages, tensor, context)
+    if ranks:
+        data, size = len(ranks), max(rank.sequences for rank in ranks)
+        nodes = dict.fromkeys(hardware.node_of(each) for rank in ranks for each in rank.devices)
+        runs: Runs = ((Pool(0, tuple(nodes)), 1),)
+        micro_batches = micro_batches_of(ranks, workload.global_batch)
+    else:
+        data, runs = _runs(hardware, request, stages, tensor, context, groups)
+        size = request.micro_batch_size or 1
+        micro_batches = check_batch(workload.global_batch, size, data)
+        check_pipeline(
+            pipeline_parallel=stages,
+            global_batch=workload.global_batch,
+            micro_batch_size=size,
+            data_parallel=data,
+            layers=model.layer_count,
+        )
     if request.virtual_stages > 1 and request.schedule in (None, "interleaved"):
         check_interleaving(stages, micro_batches)
     framework = framework_of(request.target)
@@ -125,7 +133,39 @@ def _configuration(
     )
     layout = Layout(degrees, runs, layers or even_split(model.layer_count, stages))
     whole = configuration(layout, workload)
+    if ranks:
+        whole = with_ranks(whole, ranks, micro_batches)
     return replace(whole, schedule=request.schedule) if request.schedule else whole
+
+
+def _ranks(
+    hardware: Hardware, request: EstimateRequest, stages: int, tensor: int, context: int
+) -> list[Rank]:
+    """The ranks with batches of their own; none where all are given the same."""
+    if request.per_gpu_batch is None:
+        return []
+    for name, given in (
+        ("--pp", stages > 1),
+        ("--mbs", request.micro_batch_size is not None),
+        ("--virtual-stages", request.virtual_stages > 1),
+        ("--stage-groups", request.stage_groups is not None),
+        ("--ep", (request.expert_parallel or 1) > 1),
+    ):
+        if given:
+            raise ConfigurationError(
+                f"--per-gpu-batch beside {name}",
+                why="it says which ranks there are and what each of them reads: data-parallel "
+                "replicas of the whole model",
+                fix=f"leave out {name} or --per-gpu-batch",
+            )
+    ranks = ranks_of(hardware, request.per_gpu_batch, tensor=tensor, context=context)
+    if request.data_parallel not in (None, len(ranks)):
+        raise ConfigurationError(
+            f"--dp {request.data_parallel} beside --per-gpu-batch",
+            why=f"what it names makes {len(ranks)} data-parallel ranks",
+            fix=f"--dp {len(ranks)}, or leave it out",
+        )
+    return ranks
 
 
 def _sequence_parallel(request: EstimateRequest, workload: Pretrain, tensor: int) -> bool:

@@ -56,7 +56,8 @@ class EstimateRequest:
     """One configuration that a user gives; what is None takes the value of a plain run.
 
     `stage_layers` is "10,10,6,6"; `stage_groups` names the node group of each stage. Without
-    `data_parallel` all devices of the groups are used.
+    `data_parallel` all devices of the groups are used. `per_gpu_batch` is "fast=64,slow=32": the
+    micro-batch size of every data-parallel rank, by node group or GPU type.
     """
 
     target: Target = "megatron"
@@ -69,6 +70,7 @@ class EstimateRequest:
     micro_batch_size: int | None = None
     stage_layers: str | None = None
     stage_groups: str | None = None
+    per_gpu_batch: str | None = None
     virtual_stages: int = 1
     schedule: ScheduleName | Literal["1f1b", "interleaved"] | None = None
     recompute: RecomputeChoice | None = None

@@ -51,11 +51,15 @@ class PlanDevice(Record):
 
 
 class PlanReplica(Record):
-    """One data-parallel member of a stage."""
+    """One data-parallel member of a stage.
+
+    `gradient_weight` is its share of the global batch, by which its mean gradient counts.
+    """
 
     devices: tuple[PlanDevice, ...]
     micro_batches: Size
     micro_batch_size: Size
+    gradient_weight: Annotated[float, Field(gt=0, le=1)]
 
 
 class PlanStage(Record):

@@ -222,6 +222,73 @@ def test_param_count_mixtral_llama(name: str, parameters: int) -> None:
     assert json.loads(run("models", name, "--json").stdout)["parameters"] == parameters
 
 
+HOROVOD = """
+schema_version: 1
+name: pascal
+nodes:
+  - {name: fast, gpu: GTX-1080, gpus: 4}
+  - {name: slow, gpu: GTX-1070, gpus: 4}
+"""
+
+
+def test_hetero_dp_weights(tmp_path: Path) -> None:
+    # github.com/horovod/horovod/issues/121: a batch for each GPU type, and what gradients weigh.
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(HOROVOD)
+    inputs = ["estimate", "--cluster", cluster, "--model", "gpt2", "--seq-len", 128]
+    document = answer(*inputs, "--per-gpu-batch", "fast=64,slow=32")
+    assert document["parallelism"]["global_batch"] == 384
+    assert document["parallelism"]["data_parallel"] == 8
+    weights = {
+        replica["devices"][0]["node"]: replica["gradient_weight"]
+        for replica in document["stages"][0]["replicas"]
+    }
+    assert weights == {"fast": 64 / 384, "slow": 32 / 384}
+    shown = " ".join(run(*inputs, "--per-gpu-batch", "fast=64,slow=32").stdout.split())
+    assert "64/384 for each of 4 on fast, 32/384 for each of 4 on slow" in shown
+    assert "plain mean all-reduce would weigh every one 1/8 and bias the gradient" in shown
+    # The cards decide by themselves how long they take: equal batches wait for the slow ones.
+    equal = answer(*inputs, "--mbs", 48, "--gbs", 384)
+    assert document["predicted"]["step_time_s"] < equal["predicted"]["step_time_s"]
+    assert not any("all-reduce" in note for note in equal["notes"])
+
+
+def test_hetero_dp_weights_by_type(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(HOROVOD)
+    inputs = ["estimate", "--cluster", cluster, "--model", "gpt2", "--seq-len", 128]
+    twice = answer(*inputs, "--per-gpu-batch", "GTX-1080=64,GTX-1070=32", "--gbs", 768)
+    replicas = twice["stages"][0]["replicas"]
+    assert {(each["micro_batches"], each["micro_batch_size"]) for each in replicas} == {
+        (2, 64),
+        (2, 32),
+    }
+    assert sum(each["gradient_weight"] for each in replicas) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("shares", "more", "code", "says"),
+    [
+        ("fast=64,slow=32", ["--gbs", 400], 1, "384 or 768"),
+        ("fast=64,slwo=32", [], 2, "GTX-1070"),
+        ("fast=64,GTX-1080=32", [], 2, "name every node once"),
+        ("fast=64,slow=none", [], 2, "fast=64,slow=32"),
+        ("fast=64,slow=32", ["--pp", 2], 2, "leave out --pp"),
+        ("fast=64,slow=32", ["--dp", 4], 2, "8 data-parallel ranks"),
+        ("fast=64,slow=32", ["--tp", 4, "--cp", 2], 1, "4 x 2 devices"),
+    ],
+)
+def test_hetero_dp_refusals(
+    shares: str, more: list[object], code: int, says: str, tmp_path: Path
+) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(HOROVOD)
+    inputs = ["estimate", "--cluster", cluster, "--model", "gpt2", "--seq-len", 128]
+    result = run(*inputs, "--per-gpu-batch", shares, *more)
+    assert result.exit_code == code, result.stdout
+    assert says in " ".join(result.stderr.split())
+
+
 def test_hostfile_bad_line(tmp_path: Path) -> None:
     # The error text elsewhere had a literal '{line}' instead of the bad line.
     path = tmp_path / "hostfile"
