@@ -15,7 +15,8 @@ __all__ = ["Changes", "changed", "read_changes"]
 class Changes:
     """`failed` and `slow` name a node and the devices there (None: all of them).
 
-    `slow` has the share of its speed that is left; `added` a new node and the one it is equal to.
+    `slow` has the share of its speed that is left; `added` a new node and the one it is equal to,
+    itself for a node of the cluster that works again.
     """
 
     failed: tuple[tuple[str, tuple[int, ...] | None], ...] = ()
@@ -35,8 +36,8 @@ def read_changes(
 ) -> Changes:
     """Changes as they stand on the command line.
 
-    `fail` are NODE or NODE:DEVICE, `slow` NODE:SPEED or NODE:DEVICE:SPEED, `add` NAME=LIKE,
-    `remove` NODE. Raises UsageError for anything else.
+    `fail` are NODE or NODE:DEVICE, `slow` NODE:SPEED or NODE:DEVICE:SPEED, `add` NODE or
+    NEW=LIKE, `remove` NODE. Raises UsageError for anything else.
     """
     return Changes(
         failed=(*map(_place, fail), *((node, None) for node in remove)),
@@ -76,20 +77,20 @@ def _slow(text: str) -> tuple[str, tuple[int, ...] | None, float]:
 
 def _added(text: str) -> tuple[str, str]:
     name, equal, like = text.partition("=")
-    if not (name and equal and like):
+    if not name or (equal and not like):
         raise UsageError(
-            f"{text!r} does not say what the new node is like",
-            why="its GPUs, NICs and place must be known",
-            fix="write NEW=OLD, with a node of the plan's cluster that it equals",
+            f"{text!r} names no node, or does not say what it is like",
+            why="the GPUs, NICs and place of a new node must be known",
+            fix="write NEW=OLD with a node of the plan's cluster, or OLD where it works again",
         )
-    return name, like
+    return name, like or name
 
 
 def changed(cluster: Cluster, changes: Changes) -> Cluster:
     """The cluster after the changes; health that it had before stays.
 
     Raises UnknownNameError for a node that it does not have, UsageError for a device that does not
-    exist, or a new node whose name is taken.
+    exist, a new node whose name is taken, or one that works again though nothing was wrong with it.
     """
     names = [node for node, _ in changes.failed]
     names += [node for node, _, _ in changes.slow] + [like for _, like in changes.added]
@@ -101,10 +102,16 @@ def changed(cluster: Cluster, changes: Changes) -> Cluster:
                 fix=f"its nodes are {', '.join(list(cluster.group_of)[:12])}",
             )
     groups = list(cluster.nodes)
+    ill = {entry.node for entry in cluster.health}
+    back = {name for name, like in changes.added if name == like and name in ill}
     for name, like in changes.added:
+        if name in back:
+            continue
         if name in cluster.group_of:
             raise UsageError(
-                f"node {name} is there already", why="names are unique", fix="choose another name"
+                f"node {name} is there already",
+                why="names are unique, and nothing is known to be wrong with it",
+                fix="choose another name",
             )
         groups.append(cluster.group_of[like].model_copy(update={"name": name, "count": None}))
     worse = [
@@ -114,7 +121,8 @@ def changed(cluster: Cluster, changes: Changes) -> Cluster:
             for node, devices, speed in changes.slow
         ),
     ]
-    health = (*_kept(cluster.health, worse, cluster), *worse)
+    known = [entry for entry in cluster.health if entry.node not in back]
+    health = (*_kept(known, worse, cluster), *worse)
     data = cluster.model_dump()
     data["nodes"] = [group.model_dump() for group in groups]
     data["health"] = [entry.model_dump() for entry in health]

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hetcli.perf.configuration import Configuration, DeviceId, Stage
-from hetcli.perf.hardware import Hardware
-from hetcli.perf.memory.states import recipe
+import numpy as np
+from numpy.typing import NDArray
+
+from hetcli.adapt.holding import NOTHING, Holding, Sizes, holdings
+from hetcli.adapt.strategies import renamed
+from hetcli.perf.configuration import Configuration, DeviceId
+from hetcli.perf.hardware import Hardware, Node
 from hetcli.spec.model.architecture import Model
-from hetcli.spec.model.parameters import (
-    embedding_parameters,
-    final_norm_parameters,
-    head_parameters,
-    layer_parameters,
-)
 
-__all__ = ["Move", "move"]
-
-# What a device holds of the model: (content, tensor-parallel degree, tensor rank).
-_Slice = tuple[int, int, int]
-_EMBEDDING, _HEAD = -1, -2
+__all__ = ["Move", "move", "placed_to_keep"]
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """The change between two configurations.
 
-    `received_bytes` go over the network (or come from storage) in `seconds`; `state_is_lost` says
+    `received_bytes` come from other devices (or from storage) in `seconds`; `state_is_lost` says
     that no device left holds some of the state, so that it must come from a checkpoint;
     `reshards` that tensor or pipeline slices change, so that the checkpoint has to be cut anew.
     """
@@ -39,103 +34,48 @@ class Move:
 
 
 def move(before: Configuration, after: Configuration, model: Model, hardware: Hardware) -> Move:
-    """What the devices of `after` must get that they do not have from `before`.
+    """What the devices of `after` must get of weights and optimizer state that they do not have.
 
-    Every node receives through its NICs at the same time; the one that gets most decides.
+    Every node receives through its NICs at the same time; the one that gets most decides. What a
+    node's own devices could give each other counts too, so that both numbers are upper bounds.
     """
-    had, needed = _holdings(before, model), _holdings(after, model)
-    sizes = _sizes(after, model)
-    weight, optimizer = _bytes_per_parameter(after)
-    stage_of = _stage_of(after)
+    sizes = Sizes.of(after, model)
+    had, needed = holdings(before, model), holdings(after, model)
     received: dict[str, float] = {}
-    for device, slices in needed.items():
-        new = slices - had.get(device, frozenset())
-        count = sum(sizes[content] / degree for content, degree, _ in new)
-        ranks = max(1, stage_of[device].data_parallel * after.context_parallel)
-        nbytes = count * (weight + optimizer / ranks)
-        received[device.node] = received.get(device.node, 0.0) + nbytes
-    seconds = max(
-        (
-            nbytes / hardware.by_name[node].nic.bytes_per_s
-            for node, nbytes in received.items()
-            if nbytes
-        ),
-        default=0.0,
-    )
+    for node in {device.node for device in needed}:
+        devices = hardware.by_name[node].device_ids
+        received[node] = float(np.trace(sizes.missing(_each(devices, had), _each(devices, needed))))
     return Move(
         received_bytes=sum(received.values()),
-        seconds=seconds,
+        seconds=max(
+            nbytes / hardware.by_name[node].nic.bytes_per_s for node, nbytes in received.items()
+        ),
         state_is_lost=_lost(before, had, hardware),
         reshards=_shape(before) != _shape(after),
     )
 
 
-def _lost(
-    before: Configuration, had: Mapping[DeviceId, frozenset[_Slice]], hardware: Hardware
-) -> bool:
-    """Whether a slice, or a part of the optimizer's state, was only on devices that are gone."""
+def _lost(before: Configuration, had: Mapping[DeviceId, Holding], hardware: Hardware) -> bool:
+    """Whether some of the state was only on devices that are gone."""
     alive = {device for node in hardware.nodes for device in node.device_ids}
-    gone = had.keys() - alive
+    gone = [device for device in had if device not in alive]
     if not gone:
         return False
-    # ZeRO keeps each part of the optimizer's state on one device only.
-    if before.zero_stage > 0:
+    if any(had[device].optimizer != had[device].weights for device in gone):
+        # ZeRO keeps each part of the optimizer's state on one device only.
         return True
-    left = frozenset[_Slice]().union(*(had[device] for device in had.keys() - gone))
-    return any(had[device] - left for device in gone)
+    parts = math.lcm(*(stage.tensor_parallel for stage in before.stages))
+    left = {cell for device in had if device in alive for cell in _cells(had[device], parts)}
+    return any(cell not in left for device in gone for cell in _cells(had[device], parts))
 
 
-def _holdings(configuration: Configuration, model: Model) -> dict[DeviceId, frozenset[_Slice]]:
-    found: dict[DeviceId, frozenset[_Slice]] = {}
-    for pipeline in configuration.pipelines:
-        last = len(pipeline.stages) - 1
-        for at, stage in enumerate(pipeline.stages):
-            contents = [layer for chunk in stage.chunks for layer in range(chunk.first, chunk.stop)]
-            if at == 0 or (at == last and model.tied_embeddings):
-                contents.append(_EMBEDDING)
-            if at == last:
-                contents.append(_HEAD)
-            for replica in stage.replicas:
-                for position, device in enumerate(replica.devices):
-                    rank = position % stage.tensor_parallel
-                    found[device] = frozenset(
-                        (content, stage.tensor_parallel, rank) for content in contents
-                    )
-    return found
-
-
-def _sizes(configuration: Configuration, model: Model) -> dict[int, float]:
-    """Parameters by content; experts are those that one rank of their group holds."""
-    ranks = configuration.expert_parallel
-    sizes: dict[int, float] = {}
-    for number, layer in enumerate(model.each_layer()):
-        own = layer_parameters(layer, model)
-        sizes[number] = own.total - own.experts + own.experts / ranks
-    sizes[_EMBEDDING] = float(embedding_parameters(model).total)
-    sizes[_HEAD] = float(final_norm_parameters(model).total + head_parameters(model).total)
-    return sizes
-
-
-def _bytes_per_parameter(configuration: Configuration) -> tuple[float, float]:
-    """Of the weight on every holder, and of the states that ZeRO spreads over holders."""
-    costs = recipe(
-        configuration.framework,
-        configuration.precision,
-        configuration.zero_stage,
-        configuration.offload,
-        pipelined=configuration.pipeline_parallel > 1,
-    )
-    whole = costs.weights.whole + costs.optimizer.whole
-    return float(whole), float(costs.weights.sharded + costs.optimizer.sharded)
-
-
-def _stage_of(configuration: Configuration) -> Mapping[DeviceId, Stage]:
-    return {
-        device: stage
-        for stage in configuration.stages
-        for replica in stage.replicas
-        for device in replica.devices
-    }
+def _cells(holding: Holding, parts: int) -> Iterator[tuple[int, int]]:
+    """(content, part) for every one of `parts` equal parts that the device has of it."""
+    first, stop = (round(edge * parts) for edge in holding.weights)
+    for begin, end in holding.contents:
+        for content in range(begin, end):
+            for part in range(first, stop):
+                yield content, part
 
 
 def _shape(configuration: Configuration) -> tuple[object, ...]:
@@ -151,3 +91,54 @@ def _shape(configuration: Configuration) -> tuple[object, ...]:
             }
         )
     )
+
+
+def placed_to_keep(
+    before: Configuration, after: Configuration, model: Model, hardware: Hardware
+) -> Configuration:
+    """`after` with equal nodes exchanged so that the fewest bytes move.
+
+    Nodes are equal when nothing that a prediction reads tells them apart; which of them plays which
+    part is then an assignment problem (Kuhn 1955), solved exactly.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    if hardware.pair_links:
+        return after
+    sizes = Sizes.of(after, model)
+    had, needed = holdings(before, model), holdings(after, model)
+    plays: dict[str, str] = {}
+    for nodes in _equal_nodes(hardware):
+        costs = _costs(nodes, had, needed, sizes)
+        # Among equally good assignments the one that changes least: all costs are in bytes.
+        costs -= np.eye(len(nodes)) * 1e-3
+        for actor, part in zip(*linear_sum_assignment(costs), strict=True):
+            plays[nodes[part].name] = nodes[actor].name
+    return renamed(after, plays)
+
+
+def _equal_nodes(hardware: Hardware) -> list[list[Node]]:
+    kinds: dict[object, list[Node]] = {}
+    for node in hardware.nodes:
+        place = (node.group, node.fabric, node.zone, node.region, node.vendor)
+        links = (node.intra, node.nic, node.nic_kind, node.price_per_device_hour)
+        kinds.setdefault((node.device_type, node.devices, place, links), []).append(node)
+    return list(kinds.values())
+
+
+def _costs(
+    nodes: list[Node],
+    had: Mapping[DeviceId, Holding],
+    needed: Mapping[DeviceId, Holding],
+    sizes: Sizes,
+) -> NDArray[np.float64]:
+    """Bytes that each node (row) would receive in the part of each other one (column)."""
+    costs = np.zeros((len(nodes), len(nodes)))
+    for index in nodes[0].devices:
+        devices = [DeviceId(node.name, index) for node in nodes]
+        costs += sizes.missing(_each(devices, had), _each(devices, needed))
+    return costs
+
+
+def _each(devices: Iterable[DeviceId], found: Mapping[DeviceId, Holding]) -> list[Holding]:
+    return [found.get(device, NOTHING) for device in devices]

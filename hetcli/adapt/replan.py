@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import hetcli
 from hetcli.adapt.changes import Changes, changed
-from hetcli.adapt.elastic import elastic_batches, nearest_usable
-from hetcli.adapt.moving import Move, move
+from hetcli.adapt.elastic import nearest_usable
+from hetcli.adapt.fresh import new_plans
+from hetcli.adapt.moving import Move, move, placed_to_keep
 from hetcli.adapt.strategies import candidates, lost_devices
 from hetcli.errors import ConfigurationError, HetcliError, InfeasibleError
 from hetcli.perf.configuration import Configuration, DeviceId
 from hetcli.perf.hardware import Hardware
 from hetcli.perf.prediction import Prediction
 from hetcli.perf.resolve import resolve
+from hetcli.perf.rules import check
 from hetcli.perf.step import predict
 from hetcli.search.document import configuration_of, plan_document
-from hetcli.search.options import PlanOptions
-from hetcli.search.planner import plan as search
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.plan import Certificate, Plan, PlanDevice, Target
 from hetcli.spec.replan import Replan, ReplanOption
@@ -26,7 +26,16 @@ from hetcli.spec.workload import Pretrain
 
 __all__ = ["replan"]
 
-NEW = "new plan"
+UNCHANGED = "go on unchanged"
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What is left of the cluster; `suffix` tells apart how slow devices are treated."""
+
+    suffix: str
+    cluster: Cluster
+    hardware: Hardware
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,7 @@ class _Way:
     prediction: Prediction
     runs_on: tuple[Target, ...]
     move: Move
+    left: _Left
 
     @property
     def tokens_per_s(self) -> float:
@@ -49,33 +59,31 @@ def replan(
     changes: Changes,
     *,
     batch_tolerance: float = 0.0,
-    time_limit_s: float = 0.5,
+    time_limit_s: float | None = None,
     any_target: bool = False,
 ) -> tuple[Replan, Plan]:
     """The ways to go on, and the plan of the best one.
 
     Best is the fastest that fits and that the plan's target can run (`any_target`: that anything
-    can run). The global batch stays; a new plan may change it within `batch_tolerance` (a share)
-    when the devices left cannot split it. `time_limit_s` limits the search for a new plan.
+    can run). The global batch stays, unless `batch_tolerance` (a share) allows another one. Slow
+    devices are tried with less work and left out. `time_limit_s` limits each search for a new plan.
 
     Raises InfeasibleError when nothing that is left can run the job.
     """
     before = configuration_of(plan)
-    cluster = changed(plan.inputs.cluster, changes)
-    hardware = resolve(cluster)
-    model, work = plan.inputs.model, plan.inputs.workload
-    ways: list[_Way] = []
     rejected: list[str] = []
-    for name, found in candidates(before, model, hardware):
-        ways.append(_judged(name, before, found, plan, hardware))
-    fresh = _searched(plan, cluster, hardware, before, batch_tolerance, time_limit_s)
-    if isinstance(fresh, HetcliError):
-        rejected.append(f"{NEW}: {fresh}")
-    else:
-        ways.append(fresh)
-    if not lost_devices(before, hardware):
-        ways.append(_judged("go on unchanged", before, before, plan, hardware))
-    ways.sort(key=lambda way: (-way.tokens_per_s, way.name))
+    ways: list[_Way] = []
+    lefts = list(_lefts(plan.inputs.cluster, changes))
+    for left in lefts:
+        for name, found in _found(plan, before, left, batch_tolerance, time_limit_s):
+            if isinstance(found, HetcliError):
+                rejected.append(f"{name}: {found}")
+                continue
+            try:
+                ways.append(_judged(name, before, found, plan, left, lefts[0].hardware))
+            except (ConfigurationError, InfeasibleError) as error:
+                rejected.append(f"{name}: {error}")
+    ways = _distinct(ways)
     usable = [
         way
         for way in ways
@@ -83,9 +91,10 @@ def replan(
         and (any_target or plan.target == "free" or plan.target in way.runs_on)
     ]
     if not usable:
-        raise _nothing(plan, ways, rejected)
+        raise _nothing(plan, ways, rejected, lefts[0].hardware, batch_tolerance)
     best = usable[0]
     least = min(usable, key=lambda way: (way.move.received_bytes, -way.tokens_per_s))
+    hardware = lefts[0].hardware
     document = Replan(
         hetcli_version=hetcli.__version__,
         before_tokens_per_s=plan.predicted.tokens_per_s,
@@ -94,9 +103,50 @@ def replan(
         chosen=ways.index(best),
         checkpoint=_checkpoint(best, plan),
         rejected=tuple(rejected),
-        notes=tuple(_notes(best, plan, work)),
+        notes=tuple(_notes(best, plan, plan.inputs.workload)),
     )
-    return document, _plan(best, plan, cluster, hardware)
+    return document, _plan(best, plan)
+
+
+def _lefts(cluster: Cluster, changes: Changes) -> Iterator[_Left]:
+    """The cluster after the changes, and once more without the devices that became slow."""
+    after = changed(cluster, changes)
+    yield _Left("", after, resolve(after))
+    if changes.slow:
+        without = tuple((node, devices) for node, devices, _ in changes.slow)
+        less = changed(cluster, replace(changes, slow=(), failed=(*changes.failed, *without)))
+        try:
+            hardware = resolve(less)
+        except InfeasibleError:
+            return
+        yield _Left(", slow ones left out", less, hardware)
+
+
+def _found(
+    plan: Plan,
+    before: Configuration,
+    left: _Left,
+    tolerance: float,
+    time_limit_s: float | None,
+) -> Iterator[tuple[str, Configuration | HetcliError]]:
+    """Configurations by name, from the smallest change to the largest."""
+    model, hardware = plan.inputs.model, left.hardware
+    if not lost_devices(before, hardware):
+        yield UNCHANGED, before
+    for name, found in candidates(before, model, hardware, tolerance):
+        yield name + left.suffix, found
+    for name, fresh in new_plans(plan, left.cluster, tolerance, time_limit_s):
+        if isinstance(fresh, Configuration):
+            fresh = placed_to_keep(before, fresh, model, hardware)
+        yield name + left.suffix, fresh
+
+
+def _distinct(ways: list[_Way]) -> list[_Way]:
+    """Fastest first; of ways that come to the same plan the one that was found first."""
+    kept: dict[object, _Way] = {}
+    for way in ways:
+        kept.setdefault((way.configuration, id(way.left)), way)
+    return sorted(kept.values(), key=lambda way: -way.tokens_per_s)
 
 
 def _device(device: DeviceId) -> PlanDevice:
@@ -104,13 +154,19 @@ def _device(device: DeviceId) -> PlanDevice:
 
 
 def _judged(
-    name: str, before: Configuration, found: Configuration, plan: Plan, hardware: Hardware
+    name: str,
+    before: Configuration,
+    found: Configuration,
+    plan: Plan,
+    left: _Left,
+    alive: Hardware,
 ) -> _Way:
-    model = plan.inputs.model
+    """`alive` can still give its state. Raises ConfigurationError or InfeasibleError by a rule."""
+    model, hardware = plan.inputs.model, left.hardware
+    check(found, model, hardware)
     prediction = predict(found, model=model, workload=plan.inputs.workload, hardware=hardware)
-    return _Way(
-        name, found, prediction, tuple(_targets(found)), move(before, found, model, hardware)
-    )
+    runs_on = tuple(_targets(found))
+    return _Way(name, found, prediction, runs_on, move(before, found, model, alive), left)
 
 
 def _targets(configuration: Configuration) -> Iterator[Target]:
@@ -129,59 +185,6 @@ def _targets(configuration: Configuration) -> Iterator[Target]:
             yield "deepspeed"
         yield "flagscale"
     yield "free"
-
-
-def _searched(
-    plan: Plan,
-    cluster: Cluster,
-    hardware: Hardware,
-    before: Configuration,
-    tolerance: float,
-    time_limit_s: float,
-) -> _Way | HetcliError:
-    """The best plan of the target on what is left, with the old tensor degree and micro-batch.
-
-    With the exact batch if some plan has it, else with the nearest one of the band.
-    """
-    degrees = plan.parallelism
-    options = PlanOptions(
-        target="megatron" if plan.target == "free" else plan.target,
-        tensor_parallel=degrees.tensor_parallel,
-        micro_batch_size=degrees.micro_batch_size,
-        context_parallel=degrees.context_parallel,
-        expert_parallel=degrees.expert_parallel,
-        expert_tensor_parallel=degrees.expert_tensor_parallel,
-        zero_stage=degrees.zero_stage,
-        offload=degrees.offload,
-        compare=False,
-        top=1,
-        time_limit_s=time_limit_s,
-    )
-    failure: HetcliError | None = None
-    for work in _workloads(plan, hardware, tolerance):
-        try:
-            found = search(cluster=cluster, model=plan.inputs.model, workload=work, options=options)
-        except (InfeasibleError, ConfigurationError) as error:
-            failure = failure or error
-            continue
-        return _judged(NEW, before, configuration_of(found), plan, hardware)
-    assert failure is not None
-    return failure
-
-
-def _workloads(plan: Plan, hardware: Hardware, tolerance: float) -> Iterator[Pretrain]:
-    """The job with its own batch, then with those of the band that the devices left can split."""
-    work = plan.inputs.workload
-    yield work
-    degrees = plan.parallelism
-    ranks = hardware.device_count // (degrees.tensor_parallel * degrees.pipeline_parallel)
-    if tolerance > 0 and ranks:
-        near = sorted(
-            elastic_batches(ranks, work.global_batch, tolerance),
-            key=lambda each: (abs(each.global_batch - work.global_batch), each.global_batch),
-        )
-        for batch in near[:4]:
-            yield work.model_copy(update={"global_batch": batch.global_batch})
 
 
 def _option(way: _Way, least: _Way, hardware: Hardware) -> ReplanOption:
@@ -265,37 +268,40 @@ def _notes(best: _Way, plan: Plan, work: Pretrain) -> Iterator[str]:
     yield f"{share:.1%} of the predicted throughput before the change"
 
 
-def _nothing(plan: Plan, ways: list[_Way], rejected: list[str]) -> InfeasibleError:
+def _nothing(
+    plan: Plan, ways: list[_Way], rejected: list[str], hardware: Hardware, tolerance: float
+) -> InfeasibleError:
     """Why nothing goes on, and what would: another target, fewer devices, a wider band."""
     degrees = plan.parallelism
-    step = degrees.tensor_parallel * degrees.pipeline_parallel
+    step = degrees.tensor_parallel * degrees.pipeline_parallel * degrees.context_parallel
     batch = plan.inputs.workload.global_batch
     others = sorted({target for way in ways if way.prediction.fits for target in way.runs_on})
     fixes = []
     if others:
         fixes.append(f"--any-target: {', '.join(others)} can go on")
-    devices = sum(len(stage.devices) for stage in plan.stages)
-    fewer = nearest_usable(devices // step, 1, batch, 0.0)
+    ranks = hardware.device_count // step
+    fewer = nearest_usable(ranks + 1, 1, batch, tolerance)
     if fewer is not None:
-        fixes.append(f"{fewer * step} devices can split the batch of {batch}")
-    fixes.append("--batch-tolerance 10, so that the batch may change")
+        fixes.append(f"{fewer * step} of the devices left can split the batch of {batch}")
+    if tolerance < 0.1:
+        fixes.append("--batch-tolerance 10, so that the batch may change")
     return InfeasibleError(
         "nothing that is left can run the job",
         why="; ".join(rejected) or "no way to go on fits, or none runs on the plan's target",
-        fix="; ".join(fixes),
+        fix="; ".join(fixes) or "--add a node",
     )
 
 
-def _plan(best: _Way, plan: Plan, cluster: Cluster, hardware: Hardware) -> Plan:
+def _plan(best: _Way, plan: Plan) -> Plan:
     target: Target = plan.target if plan.target in best.runs_on else "free"
     work = plan.inputs.workload.model_copy(update={"global_batch": best.configuration.global_batch})
     return plan_document(
         best.configuration,
         best.prediction,
-        cluster=cluster,
+        cluster=best.left.cluster,
         model=plan.inputs.model,
         workload=work,
-        hardware=hardware,
+        hardware=best.left.hardware,
         target=target,
         certificate=Certificate(
             lower_bound_s=None, gap=None, reason="planned again around a change"
@@ -306,5 +312,6 @@ def _plan(best: _Way, plan: Plan, cluster: Cluster, hardware: Hardware) -> Plan:
         scored=1,
         pruned={},
         complete=True,
+        asked=plan.search.asked,
         notes=(f"planned again: {best.name}",),
     )

@@ -9,31 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hetcli.perf.compute import layer_time, shape_of
+from hetcli.adapt.elastic import elastic_batches
+from hetcli.adapt.shares import Clock, fastest_split, shrunk_layers, split_batches
 from hetcli.perf.configuration import (
     Configuration,
     DeviceId,
     LayerRange,
     Pipeline,
     Replica,
-    Stage,
 )
 from hetcli.perf.hardware import Hardware
 from hetcli.perf.rules.degrees import legal_tensor_parallel
+from hetcli.perf.stage import Costs
 from hetcli.spec.model.architecture import Model
 
 __all__ = [
     "STRATEGIES",
     "candidates",
     "drop_replicas",
+    "evened",
     "lost_devices",
+    "renamed",
     "reroute",
     "resplit",
     "shrink_tensor_groups",
-    "shrunk_layers",
-    "split_batches",
+    "substitute",
 ]
 
+RESPLIT = "re-split the layers"
+REROUTE = "re-route micro-batches"
 Strategy = Callable[[Configuration, Model, Hardware], Configuration | None]
 
 
@@ -41,33 +45,6 @@ def lost_devices(configuration: Configuration, hardware: Hardware) -> frozenset[
     """Devices of the configuration that the hardware no longer has."""
     left = {device for node in hardware.nodes for device in node.device_ids}
     return frozenset(device for device in configuration.devices if device not in left)
-
-
-def shrunk_layers(layers: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """Layers of each stage when tensor-parallel degrees shrink from `before` to `after`.
-
-    ResiHP (arXiv 2605.06374): each stage keeps floor(layers x after / before); the others go one
-    by one to the stage where (layers + 1) / after is smallest.
-    """
-    kept = [count * new // old for count, old, new in zip(layers, before, after, strict=True)]
-    for _ in range(sum(layers) - sum(kept)):
-        at = min(range(len(kept)), key=lambda stage: ((kept[stage] + 1) / after[stage], stage))
-        kept[at] += 1
-    return kept
-
-
-def split_batches(total: int, speeds: Sequence[float]) -> list[int] | None:
-    """Micro-batches in proportion to speeds, so that the slowest is done as early as can be.
-
-    Each gets at least one; None when there are fewer micro-batches than takers.
-    """
-    if total < len(speeds):
-        return None
-    counts = [1] * len(speeds)
-    for _ in range(total - len(speeds)):
-        at = min(range(len(speeds)), key=lambda k: ((counts[k] + 1) / speeds[k], k))
-        counts[at] += 1
-    return counts
 
 
 def _plain(configuration: Configuration) -> bool:
@@ -114,48 +91,24 @@ def _pipeline(
 def resplit(configuration: Configuration, model: Model, hardware: Hardware) -> Configuration | None:
     """The same devices with as many layers each as their speed allows.
 
-    Applies when a stage became slow and none was lost.
+    Applies when stages are not equally fast and no device is lost.
     """
     if lost_devices(configuration, hardware) or not _plain(configuration):
         return None
+    clock = Clock(configuration, Costs(model), hardware)
     pipelines = []
     for pipeline in configuration.pipelines:
-        rates = [
-            1 / _layer_s(configuration, stage, stage.replicas, model, hardware)
-            for stage in pipeline.stages
+        times = [
+            max(clock.seconds(pipeline, at, replica) for replica in stage.replicas)
+            for at, stage in enumerate(pipeline.stages)
         ]
-        if len(rates) == 1 or len(set(rates)) == 1:
-            pipelines.append(pipeline)
-            continue
-        layers = _fastest_split(model.layer_count, rates)
-        pipelines.append(_with_layers(pipeline, layers))
+        if len({layer_s for layer_s, _ in times}) > 1:
+            micro_batches = max(each.micro_batches for each in pipeline.stages[0].replicas)
+            layers = fastest_split(model.layer_count, times, micro_batches)
+            pipeline = _with_layers(pipeline, layers)
+        pipelines.append(pipeline)
     changed = replace(configuration, pipelines=tuple(pipelines))
     return None if changed == configuration else changed
-
-
-def _layer_s(
-    configuration: Configuration,
-    stage: Stage,
-    replicas: Sequence[Replica],
-    model: Model,
-    hardware: Hardware,
-) -> float:
-    """Seconds of one layer's forward and backward pass on the slowest of the replicas."""
-    kinds = {
-        hardware.node_of(device).device_type for replica in replicas for device in replica.devices
-    }
-    layer = next(iter(model.each_layer()))
-    times = (layer_time(layer, model, shape_of(configuration, stage, kind), kind) for kind in kinds)
-    return max(time.forward_s + time.backward_s for time in times)
-
-
-def _fastest_split(layers: int, rates: Sequence[float]) -> list[int]:
-    """Layers one by one to the stage that is done first with one more: exact for a bottleneck."""
-    counts = [0] * len(rates)
-    for _ in range(layers):
-        at = min(range(len(rates)), key=lambda k: ((counts[k] + 1) / rates[k], k))
-        counts[at] += 1
-    return counts
 
 
 def _with_layers(pipeline: Pipeline, layers: Sequence[int]) -> Pipeline:
@@ -231,12 +184,13 @@ def _balanced(
     configuration: Configuration, model: Model, hardware: Hardware
 ) -> Configuration | None:
     """The same with the micro-batches in proportion to how fast every chain is."""
+    clock = Clock(configuration, Costs(model), hardware)
     chains: list[tuple[int, Sequence[Replica]]] = []
     speeds = []
     for number, pipeline in enumerate(configuration.pipelines):
         for chain in _chains(pipeline) or ():
             chains.append((number, chain))
-            speeds.append(_chain_speed(configuration, pipeline, chain, model, hardware))
+            speeds.append(clock.speed(pipeline, chain))
     sizes = {replica.micro_batch_size for _, chain in chains for replica in chain}
     if len(sizes) > 1:
         return None
@@ -257,20 +211,6 @@ def _balanced(
     return replace(configuration, pipelines=tuple(pipelines))
 
 
-def _chain_speed(
-    configuration: Configuration,
-    pipeline: Pipeline,
-    chain: Sequence[Replica],
-    model: Model,
-    hardware: Hardware,
-) -> float:
-    """Micro-batches in a unit of time: what its slowest stage lets through."""
-    return 1 / max(
-        max(stage.layer_count, 1) * _layer_s(configuration, stage, [replica], model, hardware)
-        for stage, replica in zip(pipeline.stages, chain, strict=True)
-    )
-
-
 def reroute(configuration: Configuration, model: Model, hardware: Hardware) -> Configuration | None:
     """The other replicas of a stage also do the work of one that lost a device.
 
@@ -283,6 +223,9 @@ def reroute(configuration: Configuration, model: Model, hardware: Hardware) -> C
     if not lost:
         changed = _balanced(configuration, model, hardware)
         return None if changed == configuration else changed
+    if configuration.pipeline_parallel == 1:
+        # There is no rest of the pipeline: the replica is dropped.
+        return None
     pipelines = []
     for pipeline in configuration.pipelines:
         stages = []
@@ -329,19 +272,96 @@ def drop_replicas(
     return _balanced(replace(configuration, pipelines=tuple(pipelines)), model, hardware)
 
 
+def substitute(
+    configuration: Configuration, _model: Model, hardware: Hardware
+) -> Configuration | None:
+    """Put an unused node in the place of each that lost a device, index by index."""
+    used = {device.node for device in configuration.devices}
+    spare = [node for node in hardware.nodes if node.name not in used]
+    places: dict[str, str] = {}
+    for name in sorted({device.node for device in lost_devices(configuration, hardware)}):
+        needed = {device.index for device in configuration.devices if device.node == name}
+        fitting = next((node for node in spare if needed <= set(node.devices)), None)
+        if fitting is None:
+            return None
+        spare.remove(fitting)
+        places[name] = fitting.name
+    return renamed(configuration, places) if places else None
+
+
+def renamed(configuration: Configuration, places: Mapping[str, str]) -> Configuration:
+    """The same with other nodes in the places of some."""
+
+    def at(device: DeviceId) -> DeviceId:
+        return DeviceId(places.get(device.node, device.node), device.index)
+
+    def moved(replica: Replica) -> Replica:
+        return replace(replica, devices=tuple(map(at, replica.devices)))
+
+    return replace(
+        configuration,
+        pipelines=tuple(
+            Pipeline(
+                tuple(
+                    replace(stage, replicas=tuple(map(moved, stage.replicas)))
+                    for stage in pipeline.stages
+                )
+            )
+            for pipeline in configuration.pipelines
+        ),
+    )
+
+
+# From the smallest change to the largest.
 STRATEGIES: Mapping[str, Strategy] = {
+    "put a spare in its place": substitute,
     "exclude from the tensor group": shrink_tensor_groups,
-    "re-split the layers": resplit,
-    "re-route micro-batches": reroute,
+    RESPLIT: resplit,
+    REROUTE: reroute,
     "drop the replica": drop_replicas,
 }
 
 
 def candidates(
-    configuration: Configuration, model: Model, hardware: Hardware
+    configuration: Configuration, model: Model, hardware: Hardware, tolerance: float = 0.0
 ) -> Iterator[tuple[str, Configuration]]:
-    """Every way that applies, with its name."""
+    """Every way that applies, with its name.
+
+    What is left is also re-split and re-routed, where its devices are not equally fast, and shared
+    out evenly, where another batch within `tolerance` (a share) allows that.
+    """
     for name, strategy in STRATEGIES.items():
         found = strategy(configuration, model, hardware)
-        if found is not None:
-            yield name, found
+        if found is None:
+            continue
+        yield name, found
+        for more, further in ((RESPLIT, resplit), (REROUTE, reroute)):
+            done = name in (more, REROUTE)
+            changed = None if done else further(found, model, hardware)
+            if changed is not None:
+                name, found = f"{name}, {more}", changed
+                yield name, found
+        even = evened(found, tolerance)
+        if even is not None:
+            yield f"{name}, share out evenly", even
+
+
+def evened(configuration: Configuration, tolerance: float) -> Configuration | None:
+    """The same with as many micro-batches for each replica, and the nearest batch that allows it.
+
+    None where they are equal already, replicas are unlike, or the band has no such batch.
+    """
+    if not configuration.is_grid or len({s.data_parallel for s in configuration.stages}) > 1:
+        return None
+    counts = {r.micro_batches for stage in configuration.stages for r in stage.replicas}
+    if len(counts) == 1:
+        return None
+    samples = configuration.stages[0].data_parallel * configuration.micro_batch_size
+    batches = elastic_batches(samples, configuration.global_batch, tolerance)
+    if not batches:
+        return None
+    batch = min(batches, key=lambda each: abs(each.global_batch - configuration.global_batch))
+    [pipeline] = configuration.pipelines
+    chains = _chains(pipeline) or []
+    shared = _pipeline(pipeline, chains, [batch.samples] * len(chains))
+    return replace(configuration, pipelines=(shared,), global_batch=batch.global_batch)

@@ -30,7 +30,12 @@ def register(app: typer.Typer) -> None:
             ),
         ] = None,
         add: Annotated[
-            _Words, typer.Option("--add", metavar="NEW=LIKE", help="A node equal to another.")
+            _Words,
+            typer.Option(
+                "--add",
+                metavar="NODE[=LIKE]",
+                help="A node that works again, or a new one equal to another.",
+            ),
         ] = None,
         remove: Annotated[
             _Words, typer.Option("--remove", metavar="NODE", help="A node that goes away.")
@@ -46,9 +51,14 @@ def register(app: typer.Typer) -> None:
             ),
         ] = 0.0,
         time_limit: Annotated[
-            float,
-            typer.Option("--time-limit", min=0.1, metavar="SECONDS", help="For a new plan."),
-        ] = 0.5,
+            float | None,
+            typer.Option(
+                "--time-limit",
+                min=0.1,
+                metavar="SECONDS",
+                help="For each search of a new plan; also searches all of a large cluster.",
+            ),
+        ] = None,
         any_target: Annotated[
             bool, typer.Option("--any-target", help="Also what the plan's target cannot run.")
         ] = False,
@@ -69,8 +79,8 @@ def register(app: typer.Typer) -> None:
         """Find the best way to go on after a change, what it moves, and whether the checkpoint
         still loads.
 
-        Tried are: leaving devices out of tensor groups, other layers, other micro-batches, fewer
-        replicas, and a new plan. Exit code 1 says that nothing can go on.
+        Tried are: a spare node, leaving devices out of tensor groups, other layers, other
+        micro-batches, fewer replicas, and a new plan. Exit code 1 says that nothing can go on.
         """
         from hetcli.adapt.changes import read_changes
         from hetcli.adapt.replan import replan as again

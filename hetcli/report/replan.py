@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hetcli.report.tables import heading, indented, table
+from hetcli.spec.plan import Target
 from hetcli.spec.replan import Replan, ReplanOption
 from hetcli.units import format_bytes, format_count, format_duration
 
@@ -35,16 +37,18 @@ def replan_view(replan: Replan) -> Iterator[RenderableType]:
 
 
 def _options(replan: Replan) -> Table:
-    numbers = ("tokens/s", "idle", "moves", "even after")
-    made = table("", "way", "layers", *numbers, "runs on", numbers=numbers, whole=("way", "layers"))
+    numbers = ("tokens/s", "idle", "moves", "in", "even after")
+    made = table("", "way", "layers", *numbers, "runs on", numbers=numbers, whole=("way",))
     for at, each in enumerate(replan.options):
         made.add_row(
             "*" if at == replan.chosen else "",
-            each.name if each.fits else f"{each.name} (does not fit)",
+            # A line for each change.
+            ", \n".join((*each.name.split(", "), *(() if each.fits else ("does not fit",)))),
             _layers(each),
             format_count(each.tokens_per_s),
             str(len(each.idle)),
             format_bytes(each.moved_bytes) if each.moved_bytes else "0",
+            format_duration(each.moving_s),
             _even(each),
             _runs_on(each),
         )
@@ -52,8 +56,10 @@ def _options(replan: Replan) -> Table:
 
 
 def _runs_on(option: ReplanOption) -> str:
-    """The mainline frameworks where they can; `free` plans have hetcli's own runtime alone."""
+    """The frameworks where some can; `free` plans have hetcli's own runtime alone."""
     named = [target for target in option.runs_on if target != "free"]
+    if len(named) == len(get_args(Target)) - 1:
+        return "all targets"
     return ", ".join(named) or "trial only"
 
 
