@@ -13,6 +13,7 @@ from hetcli.errors import (
     UnsupportedByTargetError,
 )
 from hetcli.perf.configuration import Configuration
+from hetcli.perf.hardware import Hardware
 from hetcli.perf.resolve import resolve
 from hetcli.search.document import configuration_of
 from hetcli.search.options import PlanOptions, options_of
@@ -21,7 +22,7 @@ from hetcli.spec.cluster import Cluster
 from hetcli.spec.plan import Plan
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["KEPT", "NEW", "new_plans"]
+__all__ = ["KEPT", "NEW", "new_plans", "searches_all"]
 
 KEPT = "new plan with the old tp"
 NEW = "new plan"
@@ -49,8 +50,13 @@ def new_plans(
         time_limit_s=time_limit_s,
     )
     yield KEPT, _best(plan, cluster, _kept(plan, asked), tolerance)
-    if time_limit_s is not None or resolve(cluster).device_count <= SEARCH_ALL:
+    if searches_all(resolve(cluster), time_limit_s):
         yield NEW, _best(plan, cluster, asked, tolerance)
+
+
+def searches_all(hardware: Hardware, time_limit_s: float | None) -> bool:
+    """Whether plans of other tensor-parallel degrees are searched as well."""
+    return time_limit_s is not None or hardware.device_count <= SEARCH_ALL
 
 
 def _kept(plan: Plan, asked: PlanOptions) -> PlanOptions:

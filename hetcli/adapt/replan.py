@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import hetcli
 from hetcli.adapt.changes import Changes, changed
 from hetcli.adapt.elastic import nearest_usable
-from hetcli.adapt.fresh import new_plans
+from hetcli.adapt.fresh import new_plans, searches_all
 from hetcli.adapt.moving import Move, move, placed_to_keep
 from hetcli.adapt.strategies import candidates, lost_devices
 from hetcli.errors import ConfigurationError, HetcliError, InfeasibleError
@@ -22,7 +22,6 @@ from hetcli.search.document import configuration_of, plan_document
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.plan import Certificate, Plan, PlanDevice, Target
 from hetcli.spec.replan import Replan, ReplanOption
-from hetcli.spec.workload import Pretrain
 
 __all__ = ["replan"]
 
@@ -103,7 +102,7 @@ def replan(
         chosen=ways.index(best),
         checkpoint=_checkpoint(best, plan),
         rejected=tuple(rejected),
-        notes=tuple(_notes(best, plan, plan.inputs.workload)),
+        notes=tuple(_notes(best, plan, hardware, time_limit_s)),
     )
     return document, _plan(best, plan)
 
@@ -256,7 +255,8 @@ def _checkpoint(best: _Way, plan: Plan) -> str:
     return "has to be resharded: tensor or pipeline slices change"
 
 
-def _notes(best: _Way, plan: Plan, work: Pretrain) -> Iterator[str]:
+def _notes(best: _Way, plan: Plan, hardware: Hardware, time_limit_s: float | None) -> Iterator[str]:
+    work = plan.inputs.workload
     if best.configuration.global_batch != work.global_batch:
         yield (
             f"the global batch becomes {best.configuration.global_batch} (was "
@@ -266,6 +266,8 @@ def _notes(best: _Way, plan: Plan, work: Pretrain) -> Iterator[str]:
         yield "some state was only on devices that are gone: restart from the last checkpoint"
     share = best.tokens_per_s / plan.predicted.tokens_per_s
     yield f"{share:.1%} of the predicted throughput before the change"
+    if not searches_all(hardware, time_limit_s):
+        yield "new plans were searched with the old tensor degree only: --time-limit 10 tries all"
 
 
 def _nothing(
