@@ -250,11 +250,7 @@ def _lines(ranks: object) -> str:
 
 
 def _last(rank: _Rank) -> str:
-    doing = rank.doing
-    if doing is None:
-        return "said nothing yet"
-    place = f" in step {doing.step}" if doing.step >= 0 else ""
-    return f"last {doing.text}{place}, {doing.age_s:.1f} s ago"
+    return str(rank.doing or "said nothing yet")
 
 
 def _end(ranks: Sequence[_Rank]) -> None:

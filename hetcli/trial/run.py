@@ -54,6 +54,7 @@ def run_trial(plan: Plan, options: TrialOptions) -> tuple[Trial, dict[str, Any]]
             steps=options.steps,
             warm_up=options.warm_up,
             processor=processor,
+            time_limit_s=options.time_limit_s,
             stall_s=options.stall_s,
         )
         return (compare(plan, job, reports), trace_document(reports)) if reports else None
@@ -100,10 +101,16 @@ def _torchrun(plan: Plan, nodes: list[str]) -> str:
     lines = [
         f"torchrun --nnodes {len(nodes)} --node-rank {rank} --nproc-per-node "
         f"{sum(device.node == node for device in devices)} --rdzv-backend static "
-        f"--master-addr {nodes[0]} -m hetcli trial PLAN"
+        f"--master-addr {nodes[0]} --log-dir /dev/null -m hetcli trial PLAN"
         for rank, node in enumerate(nodes)
     ]
-    return "\n".join(["start on each node in this order:", *lines, "or --here, without a network"])
+    return "\n".join(
+        [
+            "start on each node in this order:",
+            *lines,
+            "or export it and start run_node_<i>.sh --trial on each, or --here, without a network",
+        ]
+    )
 
 
 def within(trial: Trial, tolerance: float | None) -> bool:

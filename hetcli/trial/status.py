@@ -33,14 +33,24 @@ class Doing:
     age_s: float
     silent_s: float
 
+    def __str__(self) -> str:
+        place = f" in step {self.step}" if self.step >= 0 else ""
+        return f"last {self.text}{place}, {self.age_s:.1f} s ago"
+
 
 class Status:
-    """Writes a process's status into a file of fixed size; a word costs about a microsecond."""
+    """Writes a process's status into a file of fixed size; a word costs about a microsecond.
 
-    def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(_SIZE))
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), _SIZE)
+    Without a path only the process itself can read it.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        if path is None:
+            self._memory = mmap.mmap(-1, _SIZE)
+        else:
+            path.write_bytes(bytes(_SIZE))
+            with path.open("r+b") as file:
+                self._memory = mmap.mmap(file.fileno(), _SIZE)
         self.step = -1
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -55,6 +65,11 @@ class Status:
         word = _WORD.pack(time.monotonic(), self.step, len(encoded))
         self._memory[_ALIVE.size : _TEXT + len(encoded)] = word + encoded
 
+    @property
+    def doing(self) -> Doing | None:
+        """The last word."""
+        return _doing(self._memory[:])
+
 
 def read_status(path: Path) -> Doing | None:
     """What the process of a status file does, or None when it has said nothing yet."""
@@ -62,6 +77,10 @@ def read_status(path: Path) -> Doing | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
+    return _doing(content)
+
+
+def _doing(content: bytes) -> Doing | None:
     if len(content) < _SIZE:
         return None
     [alive] = _ALIVE.unpack_from(content)

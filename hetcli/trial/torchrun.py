@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from hetcli.errors import EnvironmentFailure
+from hetcli.errors import EnvironmentFailure, ExitCode
 from hetcli.spec.plan import Plan, PlanDevice
 from hetcli.trial.job import Job, RankReport
 from hetcli.trial.status import Status
@@ -31,21 +32,27 @@ def run_launched(
     steps: int,
     warm_up: int,
     processor: Literal["cuda", "cpu"],
+    time_limit_s: float,
     stall_s: float,
 ) -> tuple[Job, list[RankReport]]:
     """Take part in the trial of a plan; rank 0 gets all reports, the others none.
 
-    Raises EnvironmentFailure when the processes are not those that the plan needs.
+    When the time is up the process says what it did last and ends with exit code 3. Raises
+    EnvironmentFailure when the processes are not those that the plan needs, or lose each other.
     """
     import torch.distributed as dist
 
     from hetcli.trial.worker import join, run_job
 
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    with tempfile.TemporaryDirectory(prefix="hetcli-trial-") as folder:
-        status = Status(Path(folder) / f"rank-{rank}.status")
+    status = Status()
+    own = (os.environ.get(NODE_VARIABLE), socket.gethostname(), local)
+    name = f"rank {rank} ({own[0] or own[1]}, local rank {local})"
+    alarm = threading.Timer(time_limit_s, _too_late, (name, time_limit_s, status))
+    alarm.daemon = True
+    alarm.start()
+    try:
         join(processor, local, stall_s, status)
-        own = (os.environ.get(NODE_VARIABLE), socket.gethostname(), local)
         everyone: list[tuple[str | None, str, int]] = [own] * dist.get_world_size()
         dist.all_gather_object(everyone, own)
         job = Job(
@@ -56,9 +63,25 @@ def run_launched(
             processor=processor,
             stall_s=stall_s,
         )
-        reports = run_job(job, Path(folder), rank, status)
+        reports = run_job(job, Path(), rank, status)
         dist.destroy_process_group()
-        return job, reports[0] if reports else []
+    except RuntimeError as error:
+        # A peer that died, or that did not answer within stall_s.
+        raise EnvironmentFailure(
+            f"{name} lost the others: {status.doing}",
+            why=str(error).splitlines()[0],
+            fix="look at the rank that it names, or that the launcher says failed first",
+        ) from error
+    finally:
+        alarm.cancel()
+    return job, reports[0] if reports else []
+
+
+def _too_late(name: str, limit_s: float, status: Status) -> None:
+    sys.stderr.write(f"error: the time limit of {limit_s:g} s is over\n  {name}: {status.doing}\n")
+    sys.stderr.flush()
+    # The main thread may wait for a message that never comes.
+    os._exit(int(ExitCode.ENVIRONMENT))
 
 
 def place(plan: Plan, ranks: Sequence[tuple[str | None, str, int]]) -> tuple[PlanDevice, ...]:
