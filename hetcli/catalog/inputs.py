@@ -10,12 +10,12 @@ from hetcli.catalog.presets import find_preset
 from hetcli.catalog.samples import read_cluster
 from hetcli.errors import UsageError
 from hetcli.spec.complaint import Locator
-from hetcli.spec.model.architecture import Model
+from hetcli.spec.model.architecture import Adapters, Model
 from hetcli.spec.model.document import model_from_mapping
 from hetcli.spec.source import read_mapping, validate
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["read_cluster", "read_model", "read_workload"]
+__all__ = ["read_cluster", "read_model", "read_workload", "with_adapters"]
 
 _FILE_SUFFIXES = {".json", ".yaml", ".yml"}
 
@@ -39,6 +39,22 @@ def read_model(argument: str) -> Model:
         source=locator.label,
         locator=locator,
     )
+
+
+def with_adapters(model: Model, rank: int | None) -> Model:
+    """The model with low-rank adapters, which are trained instead of it; itself without a rank.
+
+    Raises UsageError for a rank that its narrowest matrix does not have.
+    """
+    if rank is None:
+        return model
+    if rank > model.hidden_size:
+        raise UsageError(
+            f"--lora-rank {rank}",
+            why=f"the matrices of {model.name} have a rank of {model.hidden_size} at most",
+            fix="ranks of 4 to 64 are usual",
+        )
+    return model.model_copy(update={"adapters": Adapters(rank=rank)})
 
 
 def read_workload(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "LORA_RANK",
     "Attention",
     "AttentionOption",
     "ClusterOption",
@@ -16,6 +17,8 @@ __all__ = [
     "ExpertParallel",
     "ExpertTensorParallel",
     "GlobalBatch",
+    "Lora",
+    "LoraRank",
     "MemoryMargin",
     "MicroBatch",
     "ModelOption",
@@ -106,6 +109,18 @@ ClusterOption = Annotated[
 ModelOption = Annotated[
     str,
     typer.Option("--model", metavar="MODEL", help="A preset, a Hugging Face config.json, or -."),
+]
+# Of the ranks that the paper tries (arXiv 2106.09685, table 6) the usual one.
+LORA_RANK = 16
+Lora = Annotated[
+    bool,
+    typer.Option("--lora", help="Train low-rank adapters instead of the model itself."),
+]
+LoraRank = Annotated[
+    int | None,
+    typer.Option(
+        "--lora-rank", min=1, metavar="N", help=f"Their rank (default with --lora: {LORA_RANK})."
+    ),
 ]
 WorkloadOption = Annotated[
     str | None,

@@ -21,6 +21,8 @@ def register(app: typer.Typer) -> None:
         output: Output,
         cluster: common.ClusterOption,
         model: common.ModelOption,
+        lora: common.Lora = False,
+        lora_rank: common.LoraRank = None,
         workload: common.WorkloadOption = None,
         global_batch: common.GlobalBatch = None,
         sequence: common.SequenceLength = None,
@@ -67,6 +69,7 @@ def register(app: typer.Typer) -> None:
         inputs = given_inputs(
             cluster=cluster,
             model=model,
+            lora_rank=lora_rank or (common.LORA_RANK if lora else None),
             workload=workload,
             global_batch=global_batch,
             sequence=sequence,

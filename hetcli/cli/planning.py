@@ -35,6 +35,7 @@ def given_inputs(
     cluster: str,
     model: str,
     workload: str | None,
+    lora_rank: int | None = None,
     own_batch: Callable[[Cluster], int | None] | None = None,
     **flags: int | str | Enum | None,
 ) -> PlanningInputs:
@@ -42,9 +43,14 @@ def given_inputs(
 
     `own_batch` says the global batch that other options make up, where none is given.
     """
-    from hetcli.catalog.inputs import read_cluster, read_model, read_workload
+    from hetcli.catalog.inputs import (
+        read_cluster,
+        read_model,
+        read_workload,
+        with_adapters,
+    )
 
-    described = read_model(model)
+    described = with_adapters(read_model(model), lora_rank)
     found = read_cluster(cluster)
     plain = {name: flag.value if isinstance(flag, Enum) else flag for name, flag in flags.items()}
     if own_batch is not None and workload is None and plain.get("global_batch") is None:

@@ -27,6 +27,8 @@ __all__ = [
 
 # Backward computes the gradient of the input and of the weight: two matmuls for each forward one.
 TRAINING_PASSES = 3
+# Of a weight that is not trained it computes that of the input alone.
+FROZEN_PASSES = 2
 
 
 def projection_forward_flops(
@@ -99,8 +101,12 @@ def head_forward_flops(model: Model, sequence: int) -> float:
 
 
 def model_flops(model: Model, sequence: int) -> float:
-    """FLOPs of forward and backward of one sequence, nothing recomputed: what MFU divides by."""
+    """FLOPs of forward and backward of one sequence, nothing recomputed: what MFU divides by.
+
+    Of adapters, which are some thousandths of the rest, nothing is counted.
+    """
     layers = sum(
         run.count * layer_forward_flops(run.layer, model, sequence) for run in model.layers
     )
-    return TRAINING_PASSES * (layers + head_forward_flops(model, sequence))
+    passes = TRAINING_PASSES if model.adapters is None else FROZEN_PASSES
+    return passes * (layers + head_forward_flops(model, sequence))

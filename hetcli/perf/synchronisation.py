@@ -17,6 +17,7 @@ from hetcli.perf.stage import device_group, layer_runs
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.model.parameters import (
     Parameters,
+    adapter_parameters,
     embedding_parameters,
     final_norm_parameters,
     head_parameters,
@@ -67,6 +68,17 @@ class Synchronisation:
     # The share of both that delays the computation even where that is longer.
     micro_exposed: float = 0.0
     state_parameters: float = 0.0
+
+
+def trained_parameters(model: Model, stage: Stage, *, first: bool, last: bool) -> Parameters:
+    """What a stage trains of what it holds: everything, or its layers' adapters."""
+    if model.adapters is None:
+        return stage_parameters(model, stage, first=first, last=last)
+    parts = Parameters()
+    for chunk in stage.chunks:
+        for layer, count in layer_runs(model, chunk):
+            parts += adapter_parameters(layer, model) * count
+    return parts
 
 
 def stage_parameters(model: Model, stage: Stage, *, first: bool, last: bool) -> Parameters:
@@ -164,16 +176,20 @@ def synchronised(
     last: bool,
 ) -> Synchronisation:
     """`synchronisation` over rings that are known already."""
-    held = holding(stage_parameters(model, stage, first=first, last=last), configuration, stage)
     dense, expert = found
+
+    def rings_of(parameters: Parameters) -> list[tuple[float, Group]]:
+        held = holding(parameters, configuration, stage)
+        return [(held.dense, dense), *([(held.experts, expert)] if held.experts else [])]
+
+    trained = trained_parameters(model, stage, first=first, last=last)
+    parts = rings_of(trained)
     gradient = gradient_bytes(configuration)
     weight = ELEMENT_BYTES[configuration.precision]
-    parts = [(held.dense, dense)]
-    if held.experts:
-        parts.append((held.experts, expert))
     if configuration.zero_stage == 0:
         reduce_s = sum(group_all_reduce_s(count * gradient, ring) for count, ring in parts)
-        return Synchronisation(reduce_s=reduce_s, state_parameters=held.total)
+        states = sum(count for count, _ in parts)
+        return Synchronisation(reduce_s=reduce_s, state_parameters=states)
     scatter_s = sum(group_gather_s(count * gradient, ring) for count, ring in parts)
     gather_s = sum(group_gather_s(count * weight, ring) for count, ring in parts)
     states = sum(count / ring.ranks for count, ring in parts)
@@ -185,6 +201,10 @@ def synchronised(
         configuration.framework_release,
     )
     share = cost.gather.value
+    # Every layer's whole weights are gathered, also those that are not trained.
+    if model.adapters is not None:
+        everything = trained + stage_parameters(model, stage, first=first, last=last)
+        gather_s = sum(group_gather_s(count * weight, ring) for count, ring in rings_of(everything))
     return Synchronisation(
         micro_gather_s=gather_s / share,
         micro_reduce_s=scatter_s / share,

@@ -70,7 +70,9 @@ def title(plan: Plan) -> str:
 def assumed(plan: Plan) -> str:
     """The choices that every number rests on."""
     work, degrees = plan.inputs.workload, plan.parallelism
-    return (
+    adapters = plan.inputs.model.adapters
+    trained = "" if adapters is None else f"adapters of rank {adapters.rank} alone are trained, "
+    return trained + (
         f"{work.global_batch:,} x {work.sequence:,} tokens, {degrees.precision}, "
         f"{degrees.attention} attention, {work.optimizer}, "
         f"margin {format_bytes(work.memory_margin)}"

@@ -26,16 +26,25 @@ ACTIVATIONS = {
 class FeedForward(nn.Module):
     """Two matrices, or three when gated."""
 
-    def __init__(self, setup: Setup, name: str, shape: dict[str, Any], size: int) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        name: str,
+        shape: dict[str, Any],
+        size: int,
+        *,
+        adapted: bool = True,
+    ) -> None:
         super().__init__()
         self.setup = setup
-        hidden, bias = setup.model["hidden_size"], shape["bias"]
+        hidden = setup.model["hidden_size"]
+        options = {"bias": shape["bias"], "adapted": adapted}
         self.activation = ACTIVATIONS[shape["activation"]]
-        self.up = Linear(setup, f"{name}.up", hidden, size, bias=bias, split=0)
+        self.up = Linear(setup, f"{name}.up", hidden, size, split=0, **options)
         self.gate = None
         if shape["gated"]:
-            self.gate = Linear(setup, f"{name}.gate", hidden, size, bias=bias, split=0)
-        self.down = Linear(setup, f"{name}.down", size, hidden, bias=bias, split=1)
+            self.gate = Linear(setup, f"{name}.gate", hidden, size, split=0, **options)
+        self.down = Linear(setup, f"{name}.down", size, hidden, split=1, **options)
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = copied(self.setup, hidden)
@@ -55,9 +64,11 @@ class Experts(nn.Module):
         super().__init__()
         self.setup, self.shape = setup, shape
         hidden, count = setup.model["hidden_size"], shape["experts"]
-        self.router = Linear(setup, f"{name}.router", hidden, count, bias=shape["router_bias"])
+        self.router = Linear(
+            setup, f"{name}.router", hidden, count, bias=shape["router_bias"], adapted=False
+        )
         self.experts = nn.ModuleList(
-            FeedForward(setup, f"{name}.{number}", shape, shape["expert_size"])
+            FeedForward(setup, f"{name}.{number}", shape, shape["expert_size"], adapted=False)
             for number in range(count)
         )
         self.shared = None
@@ -65,7 +76,7 @@ class Experts(nn.Module):
             self.shared = FeedForward(setup, f"{name}.shared", shape, shape["shared_size"])
         self.gate = None
         if shape["shared_gate"]:
-            self.gate = Linear(setup, f"{name}.gate", hidden, 1)
+            self.gate = Linear(setup, f"{name}.gate", hidden, 1, adapted=False)
         if shape["expert_bias"]:
             self.register_buffer("balance", torch.zeros(count))
 
@@ -187,7 +198,9 @@ class Embedding(nn.Module):
         model, hidden = setup.model, setup.model["hidden_size"]
         size = model["embedding_size"] or hidden
         self.scale = model["embedding_scale"]
-        self.project = Linear(setup, "project", size, hidden) if size != hidden else None
+        self.project = (
+            Linear(setup, "project", size, hidden, adapted=False) if size != hidden else None
+        )
         self.norm = Norm(setup, hidden) if model["embedding_norm"] else None
         self.positions = None
         if model["positions"]["kind"] == "learned":
@@ -212,7 +225,7 @@ class FinalNorm(nn.Module):
         self.project = None
         if model["embedding_size"] not in (None, model["hidden_size"]):
             size = model["embedding_size"]
-            self.project = Linear(setup, "head.project", model["hidden_size"], size)
+            self.project = Linear(setup, "head.project", model["hidden_size"], size, adapted=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = hidden if self.norm is None else self.norm(hidden)
@@ -227,7 +240,9 @@ class Head(FinalNorm):
         model = setup.model
         rows = -(-model["vocab_size"] // setup.size) * setup.size
         size = model["embedding_size"] or model["hidden_size"]
-        self.output = Linear(setup, "head", size, rows, bias=model["head_bias"], split=0)
+        self.output = Linear(
+            setup, "head", size, rows, bias=model["head_bias"], split=0, adapted=False
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = copied(self.setup, super().forward(hidden))

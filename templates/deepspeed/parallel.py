@@ -29,6 +29,12 @@ class Setup:
     rank: int = 0
     group: Any = None
 
+    @property
+    def adapter_rank(self) -> int:
+        """The rank of the adapters that are trained instead of the model; 0 without any."""
+        adapters = self.model["adapters"]
+        return 0 if adapters is None else int(adapters["rank"])
+
     def share(self, whole: int) -> int:
         """This rank's part of a dimension."""
         return whole // self.size
@@ -82,10 +88,46 @@ def weight(setup: Setup, name: str, shape: tuple[int, ...], split: int | None) -
     return part
 
 
+class Adapter(nn.Module):
+    """The trained product of two low-rank matrices beside a frozen one (arXiv 2106.09685).
+
+    It is split as the frozen one is; the side that stays whole gets the sum of its ranks'
+    gradients. It starts as nothing: the second matrix is zero.
+    """
+
+    def __init__(
+        self, setup: Setup, name: str, inputs: int, outputs: int, split: int | None
+    ) -> None:
+        super().__init__()
+        self.setup, self.split = setup, split
+        rank = setup.adapter_rank
+        self.down = weight(setup, f"{name}.down", (rank, inputs), 1 if split == 1 else None)
+        rows = setup.share(outputs) if split == 0 else outputs
+        self.up = nn.Parameter(torch.zeros(rows, rank))
+        self.up.model_parallel = split == 0 and setup.size > 1
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        down, up = self.down, self.up
+        if self.split == 0:
+            down = copied(self.setup, down)
+        elif self.split == 1:
+            up = copied(self.setup, up)
+        return functional.linear(functional.linear(hidden, down), up)
+
+
+def train_adapters_alone(model: nn.Module) -> None:
+    """Freeze everything but the adapters."""
+    model.requires_grad_(False)
+    for part in model.modules():
+        if isinstance(part, Adapter):
+            part.requires_grad_(True)
+
+
 class Linear(nn.Module):
     """A matrix, whole or split along its outputs (dimension 0) or inputs (dimension 1).
 
-    Split along the inputs it returns the sum over the tensor group.
+    Split along the inputs it returns the sum over the tensor group. It has an adapter where the
+    model has adapters, unless it is not `adapted`.
     """
 
     def __init__(
@@ -97,9 +139,13 @@ class Linear(nn.Module):
         *,
         bias: bool = False,
         split: int | None = None,
+        adapted: bool = True,
     ) -> None:
         super().__init__()
         self.setup, self.split = setup, split
+        self.adapter = None
+        if adapted and setup.adapter_rank:
+            self.adapter = Adapter(setup, name, inputs, outputs, split)
         self.weight = weight(setup, f"{name}.weight", (outputs, inputs), split)
         self.bias = None
         if bias:
@@ -108,9 +154,12 @@ class Linear(nn.Module):
             self.bias.model_parallel = split == 0 and setup.size > 1
 
     def forward(self, hidden: Tensor) -> Tensor:
+        total = functional.linear(hidden, self.weight, None if self.split == 1 else self.bias)
+        if self.adapter is not None:
+            total = total + self.adapter(hidden)
         if self.split != 1:
-            return functional.linear(hidden, self.weight, self.bias)
-        total = reduced(self.setup, functional.linear(hidden, self.weight))
+            return total
+        total = reduced(self.setup, total)
         return total if self.bias is None else total + self.bias
 
 

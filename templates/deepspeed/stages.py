@@ -10,7 +10,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.pipe.topology import PipeDataParallelTopology, PipeModelDataParallelTopology
 from layers import Block, Embedding, FinalNorm, Head, Loss, Words, tied_logits
 from mesh import Mesh
-from parallel import Setup
+from parallel import Setup, train_adapters_alone
 from torch import Tensor, nn
 
 Plan = dict[str, Any]
@@ -80,6 +80,13 @@ def specifications(plan: Plan, setup: Setup) -> list[LayerSpec]:
     return layers
 
 
+def trained(model: nn.Module, setup: Setup) -> nn.Module:
+    """The model with what is not trained frozen."""
+    if setup.adapter_rank:
+        train_adapters_alone(model)
+    return model
+
+
 def build(plan: Plan, config: dict[str, Any], mesh: Mesh) -> tuple[nn.Module, Loss]:
     """The model for this process and the loss of its logits."""
     setup = Setup(
@@ -96,7 +103,7 @@ def build(plan: Plan, config: dict[str, Any], mesh: Mesh) -> tuple[nn.Module, Lo
         with (
             deepspeed.zero.Init(config_dict_or_path=config, mpu=mesh) if sharded else nullcontext()
         ):
-            return Whole(setup), loss
+            return trained(Whole(setup), setup), loss
     topology = PipeDataParallelTopology(num_pp=mesh.pipeline, num_dp=mesh.data)
     if mesh.tensor > 1:
         topology = PipeModelDataParallelTopology(
@@ -108,4 +115,4 @@ def build(plan: Plan, config: dict[str, Any], mesh: Mesh) -> tuple[nn.Module, Lo
         loss_fn=loss,
         partition_method=f"type:^{MARK}",
     )
-    return pipeline, loss
+    return trained(pipeline, setup), loss

@@ -204,6 +204,34 @@ def test_moe_total_vs_active() -> None:
     assert per_token < 2.5 * active_parameters(model) / model.layer_count
 
 
+def test_two_hosts_3080_4090(tmp_path: Path) -> None:
+    # github.com/NVIDIA/Megatron-LM/issues/1757: two hosts, each with 2 x 3080 and 2 x 4090.
+    cluster = tmp_path / "cluster.yaml"
+    groups = {"a": "RTX-3080-10GB", "a2": "RTX-4090", "b": "RTX-3080-10GB", "b2": "RTX-4090"}
+    nodes = [{"name": name, "gpu": gpu, "gpus": 2} for name, gpu in groups.items()]
+    cluster.write_text(json.dumps({"schema_version": 1, "name": "two-hosts", "nodes": nodes}))
+    inputs = ["plan", "--cluster", cluster, "--model", "llama-2-7b"]
+    inputs += ["--seq-len", 2048, "--gbs", 64, "--target", "deepspeed"]
+    # 16 to 18 bytes a parameter are 108 to 121 GB of the 136 GB, activations and contexts apart.
+    refused = run(*inputs)
+    assert refused.exit_code == 1
+    assert "no plan of llama-2-7b fits on two-hosts" in refused.stderr
+    assert "GiB of the 9 GiB" in refused.stderr or "GiB of the 23 GiB" in refused.stderr
+    plan = answer(*inputs, "--lora")
+    assert all(device["headroom_bytes"] >= 0 for device in plan["predicted"]["devices"])
+    layers: dict[str, list[int]] = {}
+    for stage in plan["stages"]:
+        for replica in stage["replicas"]:
+            # Tensor ranks of one replica are cards of one type.
+            [gpu] = {groups[device["node"]] for device in replica["devices"]}
+            layers.setdefault(gpu, []).append(stage["layers"])
+    assert min(layers["RTX-4090"]) > max(layers["RTX-3080-10GB"])
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    exported = run("export", tmp_path / "plan.json", "-o", tmp_path / "launch")
+    assert exported.exit_code == 0, exported.stderr
+    (tmp_path / "launch" / "plan.json").read_text()
+
+
 def test_serve_estimate_weights() -> None:
     # The weights of an 8B model in bf16 are 16.06 GB, whatever an engine reserves beside them.
     document = answer(

@@ -13,6 +13,7 @@ from training import train
 
 from hetcli.export import LaunchDirectory, LaunchFile, render
 from hetcli.perf.configuration import Recompute
+from hetcli.spec.model.architecture import Adapters
 from hetcli.spec.plan import Plan
 
 pytestmark = pytest.mark.oracle
@@ -49,6 +50,7 @@ def steady(plan: Plan) -> LaunchDirectory:
     return with_optimizer(render(plan), eps=1e-4)
 
 
+ADAPTED_MODEL = tiny(adapters=Adapters(rank=4))
 REFERENCE = small(nodes(1), [6], micro_batches=8)
 SPLITS = {
     "zero 1": small(nodes(2), [6], data=2, micro_batches=4, zero_stage=1),
@@ -78,6 +80,40 @@ def test_losses_do_not_depend_on_the_split(
 ) -> None:
     losses = train(steady(SPLITS[name]), tmp_path, deepspeed_folder, TRAIN_STEPS=STEPS)
     assert losses == pytest.approx(reference, abs=TOLERANCE)
+
+
+ADAPTED = {
+    "zero 3": small(nodes(2), [6], model=ADAPTED_MODEL, data=2, micro_batches=4, zero_stage=3),
+    "tensor and pipeline": small(nodes(4), [4, 2], model=ADAPTED_MODEL, tensor=2, micro_batches=8),
+}
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory, deepspeed_folder: Path) -> list[float]:
+    """The losses of one process that trains adapters, which those of the frozen model are not."""
+    plan = small(nodes(1), [6], model=ADAPTED_MODEL, micro_batches=8)
+    root = tmp_path_factory.mktemp("adapted")
+    frozen, trained = (
+        train(
+            with_optimizer(render(plan), eps=1e-4, lr=rate),
+            root / str(rate),
+            deepspeed_folder,
+            TRAIN_STEPS=STEPS,
+        )
+        for rate in (0.0, 1e-2)
+    )
+    assert trained[0] == pytest.approx(frozen[0], abs=TOLERANCE)
+    assert trained[-1] != pytest.approx(frozen[-1], abs=100 * TOLERANCE)
+    return trained
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_adapters_train_to_the_same_losses_however_they_are_split(
+    name: str, adapted: list[float], deepspeed_folder: Path, tmp_path: Path
+) -> None:
+    launch = with_optimizer(render(ADAPTED[name]), eps=1e-4, lr=1e-2)
+    losses = train(launch, tmp_path, deepspeed_folder, TRAIN_STEPS=STEPS)
+    assert losses == pytest.approx(adapted, abs=TOLERANCE)
 
 
 def unequal(stage: int, *sizes: int) -> Plan:

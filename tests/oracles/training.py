@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from recording import node_scripts, written
@@ -58,22 +59,26 @@ def run_nodes(
         "MASTER_PORT": str(free_port()),
         **settings,
     }
-    nodes = [
-        subprocess.Popen(
-            ["bash", str(folder / script), *arguments],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for script in node_scripts(launch)
-    ]
+    # Files, since a node whose pipe nobody reads yet would stop, and all that wait for it.
+    logs = [root / f"{Path(script).stem}.log" for script in node_scripts(launch)]
+    nodes = []
+    for script, log in zip(node_scripts(launch), logs, strict=True):
+        with log.open("wb") as out:
+            command = ["bash", str(folder / script), *arguments]
+            nodes.append(
+                subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+            )
+    end = time.monotonic() + TIMEOUT_S
     try:
-        outputs = tuple(node.communicate(timeout=TIMEOUT_S)[0] for node in nodes)
+        codes = [node.wait(timeout=max(0.0, end - time.monotonic())) for node in nodes]
+    except subprocess.TimeoutExpired:
+        codes = ["timeout"]
     finally:
         for node in nodes:
             node.kill()
-    assert all(node.returncode == 0 for node in nodes), "\n".join(outputs)[-6000:]
+            node.wait()
+    outputs = tuple(log.read_text(errors="replace") for log in logs)
+    assert not any(codes), "\n".join((str(codes), *(text[-3000:] for text in outputs)))
     return outputs
 
 

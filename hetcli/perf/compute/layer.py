@@ -87,11 +87,16 @@ def shape_of(configuration: Configuration, stage: Stage, device_type: DeviceType
 
 
 def layer_time(layer: Layer, model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:
-    """One decoder layer, as measured if it was, else as modelled."""
+    """One decoder layer, as measured if it was, else as modelled.
+
+    Tables are those of layers that are trained: with adapters none is asked.
+    """
 
     def modelled(shape: Shape) -> LayerTime:
         return _modelled_layer(layer, model, shape, device_type)
 
+    if model.adapters is not None:
+        return modelled(shape)
     return _measured("layer", shape, device_type, modelled)
 
 
@@ -171,7 +176,9 @@ def embedding_time(model: Model, shape: Shape, device_type: DeviceType) -> Layer
         lookup = Elementwise(2 * tokens * model.hidden_size, kernels=2)
         return _ends([lookup], shape, device_type)
 
-    return _measured("embedding", replace(shape, recompute="none"), device_type, modelled)
+    time = _measured("embedding", replace(shape, recompute="none"), device_type, modelled)
+    # With adapters the table is not trained, and nothing before it.
+    return time if model.adapters is None else replace(time, backward_s=0.0, weight_s=0.0)
 
 
 def head_time(model: Model, shape: Shape, device_type: DeviceType) -> LayerTime:

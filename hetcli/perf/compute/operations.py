@@ -7,7 +7,8 @@ parallelism the tokens, expert parallelism the experts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hetcli.perf.configuration import Shape
@@ -25,13 +26,19 @@ __all__ = ["Attention", "Elementwise", "Matmul", "Operation", "head_operations",
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """`count` products of (m x k) by (k x n); `grouped` ones run as one kernel (experts)."""
+    """`count` products of (m x k) by (k x n); `grouped` ones run as one kernel (experts).
+
+    Where the model has adapters, `adapters` pairs of them stand beside the product, and it is
+    `frozen` itself.
+    """
 
     m: float
     n: float
     k: float
     count: float = 1
     grouped: bool = False
+    adapters: int = 1
+    frozen: bool = False
 
     @property
     def flops(self) -> float:
@@ -131,7 +138,25 @@ def layer_operations(
     blocks = (layer.attention is not None) + (layer.feed_forward is not None)
     touched = (2 * layer.norms + 3 * blocks) * tokens * hidden / norm_share
     operations.append(("feed_forward", Elementwise(touched, kernels=layer.norms + blocks)))
+    if model.adapters is not None:
+        return tuple(_adapted(operations, model.adapters.rank))
     return tuple(operations)
+
+
+def _adapted(
+    operations: Sequence[tuple[Part, Operation]], rank: int
+) -> Iterator[tuple[Part, Operation]]:
+    """Frozen products, each with its adapters: down to the rank, up again, and the sum."""
+    for part, operation in operations:
+        if not isinstance(operation, Matmul):
+            yield part, operation
+            continue
+        yield part, replace(operation, frozen=True)
+        if operation.adapters:
+            m, n = operation.m, operation.n
+            yield part, Matmul(m, rank * operation.adapters, operation.k)
+            yield part, Matmul(m, n, rank)
+            yield part, Elementwise(3 * m * n)
 
 
 def _attention(
@@ -152,7 +177,7 @@ def _attention(
         # Rotary embedding (and head norms) read and write queries and keys.
         rotated = 2 * tokens * (heads + kv_heads) * dim
         return [
-            ("attention", Matmul(tokens, width, hidden)),
+            ("attention", Matmul(tokens, width, hidden, adapters=3)),
             ("attention", Elementwise(rotated)),
             ("core", core),
             ("attention", Matmul(tokens, hidden, heads * dim)),
@@ -196,13 +221,13 @@ def _feed_forward(layer: Layer, hidden: int, tokens: float, shape: Shape) -> lis
     width = block.expert_size / shape.expert_tensor_parallel
     columns = 2 if block.gated else 1
     operations: list[Operation] = [
-        Matmul(own, block.experts, hidden),
+        Matmul(own, block.experts, hidden, adapters=0),
         # Softmax and top-k, then gathering tokens by expert and back (weighted sum).
         Elementwise(3 * own * block.experts, kernels=3, element_bytes=4, grouped=True),
         Elementwise(4 * routed * hidden, kernels=2, grouped=True),
-        Matmul(routed / experts, width * columns, hidden, count=experts, grouped=True),
+        Matmul(routed / experts, width * columns, hidden, experts, grouped=True, adapters=0),
         Elementwise((columns + 1) * routed * width, grouped=True),
-        Matmul(routed / experts, hidden, width, count=experts, grouped=True),
+        Matmul(routed / experts, hidden, width, experts, grouped=True, adapters=0),
     ]
     if block.shared_size:
         operations += _dense(block.shared_size / shape.tensor_parallel, block.gated, hidden, tokens)
@@ -212,7 +237,7 @@ def _feed_forward(layer: Layer, hidden: int, tokens: float, shape: Shape) -> lis
 def _dense(width: float, gated: bool, hidden: int, tokens: float) -> list[Operation]:
     columns = 2 if gated else 1
     return [
-        Matmul(tokens, width * columns, hidden),
+        Matmul(tokens, width * columns, hidden, adapters=columns),
         Elementwise((columns + 1) * tokens * width),
         Matmul(tokens, hidden, width),
     ]
@@ -225,6 +250,6 @@ def head_operations(model: Model, shape: Shape) -> tuple[Operation, ...]:
     width = model.embedding_size or model.hidden_size
     return (
         Elementwise(2 * tokens * model.hidden_size),
-        Matmul(tokens, vocabulary, width),
+        Matmul(tokens, vocabulary, width, frozen=model.adapters is not None),
         Elementwise(6 * tokens * vocabulary, kernels=4, element_bytes=4, exact=True),
     )

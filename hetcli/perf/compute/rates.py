@@ -182,7 +182,7 @@ class Rates:
 
     def weight_s(self, operation: Operation) -> float:
         """The part of the backward pass that computes the gradient of the weight."""
-        if not isinstance(operation, Matmul):
+        if not isinstance(operation, Matmul) or operation.frozen:
             return 0.0
         return self.weight_gradient_s(operation) * self._pace(operation)
 
@@ -204,7 +204,9 @@ class Rates:
     def backward_s(self, operation: Operation) -> float:
         """The gradients of any kernel, on this device type's health."""
         if isinstance(operation, Matmul):
-            seconds = self.input_gradient_s(operation) + self.weight_gradient_s(operation)
+            seconds = self.input_gradient_s(operation)
+            if not operation.frozen:
+                seconds += self.weight_gradient_s(operation)
         elif isinstance(operation, Attention):
             seconds = self.attention_s(operation, backward=True)
         else:

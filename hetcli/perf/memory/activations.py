@@ -25,6 +25,7 @@ from hetcli.spec.model.architecture import (
     Model,
     MoeFeedForward,
 )
+from hetcli.spec.model.parameters import adapted_matrices
 
 __all__ = [
     "LayerActivations",
@@ -97,7 +98,15 @@ def layer_activations(
     """
     if dropout is None:
         dropout = trains_with_dropout(model)
-    return _layer_activations(layer, model.hidden_size, shape, dropout)
+    found = _layer_activations(layer, model.hidden_size, shape, dropout)
+    if model.adapters is None:
+        return found
+    pairs = len(adapted_matrices(layer, model.hidden_size))
+    # What lies between the two matrices of every pair.
+    between = tokens(shape) * pairs * model.adapters.rank * element_bytes(shape)
+    if shape.recompute == "full":
+        return replace(found, working=math.ceil(found.working + between))
+    return replace(found, kept=math.ceil(found.kept + between))
 
 
 def layer_activation_bytes(

@@ -35,6 +35,7 @@ from hetcli.perf.memory.overhead import (
 from hetcli.perf.memory.states import (
     Recipe,
     StateBytes,
+    frozen,
     layer_recipe,
     parameters_on_device,
     recipe,
@@ -44,6 +45,7 @@ from hetcli.perf.memory.states import (
 from hetcli.spec.model.architecture import Layer, Model
 from hetcli.spec.model.parameters import (
     Parameters,
+    adapter_parameters,
     embedding_parameters,
     final_norm_parameters,
     head_parameters,
@@ -73,10 +75,11 @@ PER_MILLE = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A layer or an end of the model on one device; all but `parameters` in bytes."""
+    """A layer or an end of the model on one device; all but the parameters in bytes."""
 
     states: StateBytes
     parameters: int
+    trained: int
     kept: int = 0
     working: int = 0
 
@@ -168,10 +171,11 @@ class StageMemoryModel:
         logits = waiting + np.where(at_loss, loss, 0)
         layer_fragments = kept_layers @ (self._fragment - self._fragments[-1])
         fragments = layer_fragments + (activations + logits) * self._fragments[-1]
-        parameters = self._everything(layers, first, last, copy)
+        parameters = self._everything("parameters", layers, first, last, copy)
+        trained = self._everything("trained", layers, first, last, copy)
         whole_weights, whole_gradients = self._gathered(layers, first, last, parameters)
         bytes_each, limit = self._bucket
-        buckets = bytes_each * np.minimum(parameters, limit)
+        buckets = bytes_each * np.minimum(trained, limit)
         return {
             "weights": total("weights") + whole_weights,
             "gradients": total("gradients") + whole_gradients,
@@ -210,13 +214,14 @@ class StageMemoryModel:
         the driver's context and the collective library's buffers."""
         return self._communicators + self._context
 
-    def _everything(self, layers: Floats, first: Floats, last: Floats, copy: Floats) -> Floats:
-        """Parameters that the device computes with, whether it stores all of them or not."""
-        return (
-            layers @ self._parameters
-            + first * self._first.parameters
-            + last * self._last.parameters
-            + copy * self._copy.parameters
+    def _everything(
+        self, name: str, layers: Floats, first: Floats, last: Floats, copy: Floats
+    ) -> Floats:
+        """`parameters` that the device computes with, stored here or not, or those `trained`."""
+        of_ends = (first, self._first), (last, self._last), (copy, self._copy)
+        return sum(
+            (present * getattr(part, name) for present, part in of_ends),
+            start=layers @ np.array([getattr(part, name) for part in self._layers], np.float64),
         )
 
     def _gathered(
@@ -278,15 +283,27 @@ def stage_memory_model(
     ranks = shards_of(shape, data_parallel)
 
     def part(
-        parameters: Parameters, kept: int = 0, working: int = 0, *, of: Recipe = costs
+        parameters: Parameters,
+        kept: int = 0,
+        working: int = 0,
+        *,
+        adapters: Parameters | None = None,
+        of: Recipe = costs,
     ) -> _Part:
         states = state_bytes(parameters, shape, of, ranks)
-        return _Part(states, sum(parameters_on_device(parameters, shape)), kept, working)
+        number = trained = sum(parameters_on_device(parameters, shape))
+        if model.adapters is not None:
+            adapters = adapters or Parameters()
+            states = frozen(states) + state_bytes(adapters, shape, of, ranks)
+            trained = sum(parameters_on_device(adapters, shape))
+            number += trained
+        return _Part(states, number, trained, kept, working)
 
     def layer(kind: LayerKind) -> _Part:
         needs = layer_activations(kind[0], model, replace(shape, recompute=kind[1]))
-        parameters = layer_parameters(kind[0], model)
-        return part(parameters, needs.kept, needs.working, of=layer_recipe(costs))
+        parameters, adapters = layer_parameters(kind[0], model), adapter_parameters(kind[0], model)
+        of = layer_recipe(costs)
+        return part(parameters, needs.kept, needs.working, adapters=adapters, of=of)
 
     table = replace(embedding_parameters(padded), replicated=0)
     needs_copy = model.tied_embeddings or model.prediction_layers > 0

@@ -25,6 +25,7 @@ __all__ = [
     "Recipe",
     "Shards",
     "StateBytes",
+    "frozen",
     "layer_recipe",
     "layer_state_bytes",
     "parameters_on_device",
@@ -213,6 +214,11 @@ def state_bytes(parameters: Parameters, shape: Shape, costs: Recipe, ranks: Shar
         _bytes(costs.gradients, dense, experts, ranks),
         _bytes(costs.optimizer, dense, experts, ranks),
     )
+
+
+def frozen(states: StateBytes) -> StateBytes:
+    """What is left of the states of parameters that are not trained: their weights."""
+    return StateBytes(weights=states.weights)
 
 
 def layer_state_bytes(

@@ -261,6 +261,16 @@ class Positions(Record):
         return self
 
 
+class Adapters(Record):
+    """Low-rank matrices beside the projections, trained while the model itself is frozen (LoRA).
+
+    Every linear layer of attention and of dense or shared feed-forward blocks gets a pair (arXiv
+    2106.09685, equation 3); routers, routed experts, embedding and head have none.
+    """
+
+    rank: Size
+
+
 class Model(Document):
     """A decoder-only language model.
 
@@ -289,6 +299,8 @@ class Model(Document):
     positions: Positions = Positions()
     # Multi-token-prediction layers behind the last decoder layer (DeepSeek-V3, GLM-4.5).
     prediction_layers: Count = 0
+    # With adapters only they are trained; without, everything is.
+    adapters: Adapters | None = None
     notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from hetcli.spec.model.architecture import (
     DenseFeedForward,
@@ -23,8 +24,11 @@ from hetcli.spec.model.architecture import (
 )
 
 __all__ = [
+    "Matrix",
     "Parameters",
     "active_parameters",
+    "adapted_matrices",
+    "adapter_parameters",
     "embedding_parameters",
     "final_norm_parameters",
     "head_parameters",
@@ -175,6 +179,72 @@ def _layer(layer: Layer, hidden: int, norm: Norm) -> Parameters:
         case None:
             pass
     return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A linear layer that can have an adapter, and the side that tensor parallelism cuts."""
+
+    inputs: int
+    outputs: int
+    cut: Literal["inputs", "outputs", "none"]
+
+
+@lru_cache(maxsize=4096)
+def adapted_matrices(layer: Layer, hidden: int) -> tuple[Matrix, ...]:
+    """The linear layers of attention and of dense or shared feed-forward blocks."""
+    found: list[Matrix] = []
+    match layer.attention:
+        case GroupedQueryAttention() as attention:
+            query = attention.heads * attention.head_dim
+            key = attention.kv_heads * attention.head_dim
+            found += [Matrix(hidden, size, "outputs") for size in (query, key, key)]
+            found.append(Matrix(query, hidden, "inputs"))
+        case LatentAttention() as attention:
+            query = attention.heads * (attention.head_dim_without_rope + attention.head_dim_rope)
+            values = attention.heads * attention.value_head_dim
+            if attention.query_rank is not None:
+                found.append(Matrix(hidden, attention.query_rank, "none"))
+            found += [
+                Matrix(attention.query_rank or hidden, query, "outputs"),
+                Matrix(hidden, attention.kv_rank + attention.head_dim_rope, "none"),
+                Matrix(
+                    attention.kv_rank,
+                    attention.heads * attention.head_dim_without_rope + values,
+                    "outputs",
+                ),
+                Matrix(values, hidden, "inputs"),
+            ]
+        case None:
+            pass
+    match layer.feed_forward:
+        case DenseFeedForward() as block:
+            size, gated = block.size, block.gated
+        case MoeFeedForward() as block:
+            size, gated = block.shared_size, block.gated
+        case None:
+            size, gated = 0, False
+    if size:
+        found += [Matrix(hidden, size, "outputs")] * (2 if gated else 1)
+        found.append(Matrix(size, hidden, "inputs"))
+    return tuple(found)
+
+
+def adapter_parameters(layer: Layer, model: Model) -> Parameters:
+    """The parameters of one layer's adapters; none where the model itself is trained.
+
+    A pair beside a matrix has rank x (inputs + outputs). Tensor parallelism cuts the side that it
+    cuts of the matrix, the other one is whole on every rank.
+    """
+    if model.adapters is None:
+        return Parameters()
+    sharded = replicated = 0
+    for matrix in adapted_matrices(layer, model.hidden_size):
+        sides = {"inputs": matrix.inputs, "outputs": matrix.outputs}
+        cut = sides.get(matrix.cut, 0)
+        sharded += cut
+        replicated += sum(sides.values()) - cut
+    return Parameters(attention=sharded, replicated=replicated) * model.adapters.rank
 
 
 def layer_parameters(layer: Layer, model: Model) -> Parameters:

@@ -350,7 +350,7 @@ def test_the_searchs_linear_form_equals_the_memory_of_every_stage(
     stage=st.integers(0, 3),
 )
 def test_another_layer_never_needs_less(build, layers, more, micro_batch, stage):
-    model = build.gpt(layers=64)
+    model = build.gpt(layers=3 * 8 + 40 + 8)
     split = [8] * 4
     found = []
     for count in (layers, layers + more):
