@@ -71,7 +71,7 @@ def build(
     UnsupportedByTargetError for what the runtime does not do.
     """
     configuration = configuration_of(plan)
-    check_supported(configuration)
+    check_supported(configuration, plan.inputs.model)
     model = plan.inputs.model
     written = programs(configuration)
     held = parts(configuration, model, written)

@@ -40,7 +40,7 @@ def run_trial(plan: Plan, options: TrialOptions) -> tuple[Trial, dict[str, Any]]
     """
     from hetcli.search.document import configuration_of
 
-    check_supported(configuration_of(plan))
+    check_supported(configuration_of(plan), plan.inputs.model)
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentFailure(
             "a trial needs torch",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from hetcli.errors import UnsupportedByTargetError
 from hetcli.perf.configuration import Configuration
+from hetcli.spec.model.architecture import Model
 
 __all__ = ["check_supported"]
 
 
-def check_supported(configuration: Configuration) -> None:
+def check_supported(configuration: Configuration, model: Model) -> None:
     """Raise UnsupportedByTargetError for a plan whose trial would measure something else."""
+    if model.adapters is not None:
+        _refuse("adapters", "its layers train all of their weights", "plan without --lora")
     if configuration.precision == "fp8":
         _refuse("fp8 training", "its kernels are not PyTorch's own", "plan with --precision bf16")
     if configuration.zero_stage == 3:
