@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hetcli.trial.support import check_supported
 
 
 def given(**more: Any) -> Any:
-    return configuration([stage([(0, 4)], [(devices(0, 1), 4)])], batch=4, **more)
+    return replace(configuration([stage([(0, 4)], [(devices(0, 1), 4)])], batch=4), **more)
 
 
 @pytest.mark.parametrize(
