@@ -22,8 +22,10 @@ from hetcli.perf.resolve import resolve
 from hetcli.search import EstimateRequest, PlanOptions
 from hetcli.search import estimate as _estimate
 from hetcli.search import plan as _plan
+from hetcli.search.explain import explain as _explain
 from hetcli.search.replay import replay
 from hetcli.spec.cluster import Cluster
+from hetcli.spec.explanation import Explanation
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.plan import Plan
 from hetcli.spec.source import read_document, write_text_atomically
@@ -32,11 +34,13 @@ from hetcli.spec.workload import AttentionKernel, Objective, Precision, Pretrain
 __all__ = [
     "Cluster",
     "EstimateRequest",
+    "Explanation",
     "Model",
     "Plan",
     "PlanOptions",
     "Pretrain",
     "estimate",
+    "explain",
     "export",
     "plan",
     "read_plan",
@@ -120,15 +124,30 @@ def export(
     write_directory(launch, str(directory), force=force)
 
 
-def report(plan: Plan, path: _Path) -> None:
+def explain(plan: Plan, *, what_if: bool = True) -> Explanation:
+    """What binds a plan, what was rejected and what would help, as `hetcli explain` says it.
+
+    With `what_if` the search runs again with more and faster hardware.
+    """
+    return _explain(plan, what_if=what_if)
+
+
+def report(plan: Plan, path: _Path, *, what_if: bool = False) -> None:
     """Write a report; the suffix (.html, .md, .json for a trace) says which, as `hetcli report`.
+
+    With `what_if` it holds what other hardware would bring, for which the search runs again.
 
     Raises UsageError for another suffix, OutputError where the file cannot be written.
     """
     from hetcli.report.forms import Report
 
     hardware = resolve(plan.inputs.cluster)
-    made = Report(plan, replay(plan, hardware), hardware)
+    made = Report(
+        plan,
+        replay(plan, hardware),
+        hardware,
+        explanation=explain(plan, what_if=what_if),
+    )
     forms = {".html": made.html, ".htm": made.html, ".md": made.markdown, ".json": made.trace}
     suffix = Path(path).suffix.lower()
     if suffix not in forms:

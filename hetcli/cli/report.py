@@ -57,6 +57,13 @@ def register(app: typer.Typer) -> None:
             str | None,
             typer.Option("--explanation", metavar="FILE", help="Show what hetcli explain wrote."),
         ] = None,
+        what_if: Annotated[
+            bool,
+            typer.Option(
+                "--what-if/--no-what-if",
+                help="Search what other hardware would bring; no with --explanation.",
+            ),
+        ] = False,
         trial: Annotated[
             str | None,
             typer.Option("--trial", metavar="FILE", help="Show what hetcli trial measured."),
@@ -71,6 +78,7 @@ def register(app: typer.Typer) -> None:
         """Explain a plan: as one offline HTML file, Markdown, a Perfetto trace, or right here."""
         from hetcli.perf.resolve import resolve
         from hetcli.report.forms import Report
+        from hetcli.search.explain import explain
         from hetcli.search.replay import replay
         from hetcli.spec.explanation import Explanation
         from hetcli.spec.observation import Observation
@@ -81,12 +89,16 @@ def register(app: typer.Typer) -> None:
 
         read = read_document(plan, Plan)
         hardware = resolve(read.inputs.cluster)
+        explained = read_document(explanation, Explanation) if explanation else None
+        # The terminal's form leaves this to `hetcli explain`.
+        if explained is None and (what_if or output.json or _is_told(out, form)):
+            explained = explain(read, what_if=what_if)
         made = Report(
             read,
             replay(read, hardware),
             hardware,
             profiles=tuple(read_document(each, Profile) for each in profile or ()),
-            explanation=read_document(explanation, Explanation) if explanation else None,
+            explanation=explained,
             trial=read_document(trial, Trial) if trial else None,
             observation=read_document(observation, Observation) if observation else None,
         )
@@ -100,6 +112,12 @@ def register(app: typer.Typer) -> None:
             output.write(_written(made, form))
         elif output.json:
             output.result(made.document)
+
+
+def _is_told(paths: list[str] | None, form: Form | None) -> bool:
+    """Whether a form is written that has room for what binds the plan."""
+    forms = {form, *(_form_of(path) for path in paths or () if form is None)}
+    return Form.html in forms or Form.md in forms
 
 
 def _form_of(path: str) -> Form:

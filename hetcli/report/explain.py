@@ -58,7 +58,7 @@ def _answer(found: Explanation) -> list[tuple[str, str]]:
 def _levers(found: Explanation) -> Table:
     made = table("", "step", "gain", numbers=("step", "gain"))
     for lever in found.levers:
-        made.add_row(Text(lever.name), format_duration(lever.step_time_s), _percent(lever.gain))
+        made.add_row(Text(lever.name), format_duration(lever.step_time_s), facts.change(lever.gain))
     return made
 
 
@@ -80,7 +80,7 @@ def _neighbours(found: Explanation) -> RenderableType:
         made.add_row(
             str(each.plan.rank),
             Text(each.plan.mapping),
-            _percent(each.slower),
+            facts.change(each.slower),
             Text(each.plan.bound_by),
             Text(each.differs),
         )
@@ -101,13 +101,7 @@ def _what_if(found: Explanation) -> Table:
             Text(each.change),
             Text(each.mapping or ""),
             format_count(each.tokens_per_s),
-            _percent(each.gain),
+            facts.change(each.gain),
             "" if cost is None else format_money(cost),
         )
     return made
-
-
-def _percent(share: float) -> str:
-    """`+3.1%`, and no sign on what is nothing."""
-    text = f"{share:+.1%}"
-    return "0.0%" if text in ("+0.0%", "-0.0%") else text

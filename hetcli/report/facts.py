@@ -20,6 +20,7 @@ __all__ = [
     "assumed",
     "breakdown",
     "certificate",
+    "change",
     "comparisons",
     "device_names",
     "fit_of",
@@ -31,6 +32,7 @@ __all__ = [
     "runs",
     "shares",
     "title",
+    "with_rest",
     "worst_device",
 ]
 
@@ -47,6 +49,7 @@ BREAKDOWN_LABELS: Final = {
     "data_parallel": "gradient sync, exposed",
     "optimizer": "optimizer",
     "offload": "offload",
+    "rest": "waits for other stages",
 }
 
 # Whether a device holds its share; anything but the first is said in words, not by colour alone.
@@ -211,6 +214,17 @@ def breakdown(seconds: dict[str, float], total: float) -> list[tuple[str, str, f
         for name, value in seconds.items()
         if value / total >= NEGLIGIBLE
     ]
+
+
+def change(share: float) -> str:
+    """`+3.1%`, and no sign on what is nothing."""
+    text = f"{share:+.1%}"
+    return "0.0%" if text in ("+0.0%", "-0.0%") else text
+
+
+def with_rest(seconds: dict[str, float], total: float) -> dict[str, float]:
+    """The parts of a stage's step and what is left of it: waiting for slower stages' ends."""
+    return {**seconds, "rest": max(0.0, total - sum(seconds.values()))}
 
 
 def micro_batches(plan: Plan, stage: int) -> str:

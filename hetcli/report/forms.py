@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
 from rich.console import Console, RenderableType
 
 from hetcli.report.markdown import plan_markdown
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from hetcli.perf.timeline import StepTimeline
 
 __all__ = ["Report"]
+
+
+def _data(document: BaseModel | None) -> Any:
+    return None if document is None else document.model_dump(mode="json")
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Report:
 
     def markdown(self) -> str:
         """Markdown for issue trackers."""
-        return plan_markdown(self.plan, step_data(self.step))
+        return plan_markdown(self.plan, step_data(self.step), self.explanation)
 
     def trace(self) -> str:
         """The trace as JSON text."""
@@ -101,6 +106,10 @@ class Report:
             "schema_version": SCHEMA_VERSION,
             "plan": self.plan.model_dump(mode="json"),
             "timeline": step_data(self.step),
+            "explanation": _data(self.explanation),
+            "profiles": [_data(each) for each in self.profiles],
+            "trial": _data(self.trial),
+            "observation": _data(self.observation),
             "trade": {
                 "against": found.against,
                 "plans": [

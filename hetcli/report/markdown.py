@@ -8,17 +8,26 @@ from typing import Any
 
 from hetcli.report import facts
 from hetcli.report.comparison import Comparison
+from hetcli.report.lost import why_slower
 from hetcli.report.pareto import trade
 from hetcli.report.step_view import step_legend, step_lines, trade_lines
+from hetcli.spec.explanation import Explanation
 from hetcli.spec.plan import Plan
 from hetcli.units import format_bytes, format_count, format_duration, format_money
 
 __all__ = ["comparison_markdown", "plan_markdown"]
 
 
-def plan_markdown(plan: Plan, step: dict[str, Any]) -> str:
+def plan_markdown(plan: Plan, step: dict[str, Any], explanation: Explanation | None = None) -> str:
     """What the page says, without its drawings; `step` is `steps.step_data`."""
-    return "\n".join(_plan_lines(plan, step)) + "\n"
+    lines = [
+        *_answer(plan),
+        *_step(plan, step),
+        *_others(plan),
+        *(_what_if(explanation) if explanation else ()),
+        *_notes(plan),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def comparison_markdown(comparison: Comparison) -> str:
@@ -34,7 +43,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     return "\n".join(_table(head, rows)) + "\n"
 
 
-def _plan_lines(plan: Plan, step: dict[str, Any]) -> Iterator[str]:
+def _answer(plan: Plan) -> Iterator[str]:
     yield f"## {_code(facts.title(plan))}"
     yield ""
     yield f"Assumes {facts.assumed(plan)}."
@@ -60,6 +69,9 @@ def _plan_lines(plan: Plan, step: dict[str, Any]) -> Iterator[str]:
             )
         ],
     )
+
+
+def _step(plan: Plan, step: dict[str, Any]) -> Iterator[str]:
     yield from _heading("One step, left to right")
     yield from _block([*step_lines(step), step_legend(step)])
     yield from _heading("Memory")
@@ -75,8 +87,11 @@ def _plan_lines(plan: Plan, step: dict[str, Any]) -> Iterator[str]:
             )
         ],
     )
+
+
+def _others(plan: Plan) -> Iterator[str]:
     if plan.alternatives:
-        yield from _heading("Best plans")
+        yield from _heading("Other plans, and why they lost")
         yield from _block(trade_lines(trade(plan)))
         yield ""
         yield from _table(
@@ -87,12 +102,70 @@ def _plan_lines(plan: Plan, step: dict[str, Any]) -> Iterator[str]:
                 "step",
                 "tokens/s",
                 "a step costs",
-                "bound by",
+                "why: more time in",
                 "worst device",
                 "free",
             ],
             _alternatives(plan),
         )
+    if plan.comparisons and plan.comparisons.entries:
+        yield from _heading("What each restriction costs")
+        yield from _table(
+            ["the best plan with", "mapping", "layers", "devices", "step", "tokens/s", ""],
+            _comparisons(plan),
+        )
+
+
+def _comparisons(plan: Plan) -> Iterator[list[str]]:
+    for label, each in facts.comparisons(plan):
+        if each.step_time_s is None or each.tokens_per_s is None:
+            yield [_text(label), _code(each.reason or "nothing fits"), *[""] * 5]
+            continue
+        yield [
+            _text(label),
+            (each.mapping or "").replace("*", r"\*"),
+            facts.runs(each.layers),
+            str(each.devices),
+            format_duration(each.step_time_s),
+            format_count(each.tokens_per_s),
+            facts.change(each.tokens_per_s / plan.predicted.tokens_per_s - 1),
+        ]
+
+
+def _what_if(found: Explanation) -> Iterator[str]:
+    yield from _heading("What binds, and what if")
+    yield f"{_code(found.binds)}"
+    yield ""
+    yield from _table(
+        ["the same plan with", "step", "faster by"],
+        [
+            [
+                f"{_text(each.name)} twice as fast",
+                format_duration(each.step_time_s),
+                facts.change(each.gain),
+            ]
+            for each in found.levers
+        ],
+    )
+    if found.what_if:
+        yield ""
+        yield from _table(
+            ["change", "best plan then", "devices", "step", "tokens/s", ""],
+            [
+                [
+                    _text(each.change),
+                    (each.mapping or _code(each.reason or "nothing fits")).replace("*", r"\*"),
+                    str(each.devices),
+                    "" if each.step_time_s is None else format_duration(each.step_time_s),
+                    "" if each.tokens_per_s is None else format_count(each.tokens_per_s),
+                    "" if each.gain is None else facts.change(each.gain),
+                ]
+                for each in found.what_if
+            ],
+        )
+
+
+def _notes(plan: Plan) -> Iterator[str]:
     for title, texts in (("Notes", plan.notes), ("Assumptions", plan.assumptions)):
         if texts:
             yield from _heading(title)
@@ -126,7 +199,7 @@ def _alternatives(plan: Plan) -> Iterator[list[str]]:
             format_duration(each.step_time_s),
             format_count(each.tokens_per_s),
             "unknown" if each.cost_per_step is None else format_money(each.cost_per_step),
-            facts.BREAKDOWN_LABELS.get(each.bound_by, each.bound_by),
+            ", ".join(why_slower(plan, each)) if each.rank > 1 else "",
             _code(each.worst_device),
             format_bytes(each.headroom_bytes),
         ]

@@ -13,11 +13,13 @@ from markupsafe import Markup
 
 from hetcli import units
 from hetcli.report import facts
-from hetcli.report.drawing import Axis, linear_axis, percent
+from hetcli.report.drawing import percent
+from hetcli.report.lost import why_slower
 from hetcli.report.measured import measured_node
 from hetcli.report.origins import sources
-from hetcli.report.pareto import Choice, Trade, trade
+from hetcli.report.pareto import trade
 from hetcli.report.places import drawn_links, drawn_places
+from hetcli.report.scatter import scatter
 from hetcli.report.steps import step_data
 from hetcli.shipped import shipped_folder
 from hetcli.spec.explanation import Explanation
@@ -35,7 +37,6 @@ __all__ = ["MAX_DRAWN_WORKS", "report_page"]
 # So many works and their messages are about 400 kB of the page; of longer steps it shows the start
 # and the end. The trace has everything.
 MAX_DRAWN_WORKS: Final = 8_000
-_PLOT = (640.0, 260.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ def report_page(
             for stage in plan.predicted.stages
         ],
         trade=trade(plan),
-        scatter=_scatter(trade(plan)),
+        scatter=scatter(trade(plan)),
+        why_slower=why_slower,
         sources=sources(plan, hardware),
         measured=[measured_node(profile) for profile in profiles],
         explanation=explanation,
@@ -153,7 +155,7 @@ def _memory_bars(plan: Plan) -> list[_Bar]:
 
 
 def _time_bar(label: str, seconds: dict[str, float], total: float) -> _Bar:
-    parts = facts.breakdown(seconds, total)
+    parts = facts.breakdown(facts.with_rest(seconds, total), total)
     return _Bar(
         label=label,
         text=", ".join(f"{name} {share:.1%}" for _, name, _, share in parts),
@@ -181,32 +183,6 @@ def _segments(parts: list[tuple[str, str, str, float]], scale: float) -> tuple[_
 def _names(bars: list[_Bar]) -> dict[str, str]:
     """Every item of the bars with its label, in order of appearance."""
     return {part.name: part.label for bar in bars for part in bar.segments}
-
-
-@dataclass(frozen=True, slots=True)
-class _Scatter:
-    """Where the plans lie on the plot, and its axes."""
-
-    width: float
-    height: float
-    across: Axis
-    up: Axis
-    points: tuple[tuple[Choice, float, float], ...]
-    front: str
-
-
-def _scatter(found: Trade) -> _Scatter:
-    width, height = _PLOT
-    # Round numbers of bytes are those of GiB.
-    unit = 1.0 if found.against == "cost" else float(units.GIB)
-    across = linear_axis([each.value / unit for each in found.choices], width)
-    up = linear_axis([each.tokens_per_s for each in found.choices], height)
-    points = tuple(
-        (each, across.at(each.value / unit), round(height - up.at(each.tokens_per_s), 2))
-        for each in found.choices
-    )
-    front = sorted((x, y) for each, x, y in points if each.best)
-    return _Scatter(width, height, across, up, points, " ".join(f"{x},{y}" for x, y in front))
 
 
 @cache

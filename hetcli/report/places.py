@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hetcli.spec.base import Origin
 from hetcli.spec.cluster import NodeGroup
+from hetcli.spec.hosts import fold_hosts
 from hetcli.spec.plan import Plan
 
 if TYPE_CHECKING:
@@ -14,22 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = ["DrawnLink", "DrawnNode", "DrawnPlace", "drawn_links", "drawn_places"]
 
+# More nodes of a group than these are drawn by what they do, not one by one.
+MAX_DRAWN_NODES: Final = 16
+
 
 @dataclass(frozen=True, slots=True)
 class DrawnNode:
-    """A node; `stages` has, for every device in order, its stage, `idle`, or `out` (not usable)."""
+    """A node, or `count` nodes whose devices do the same.
+
+    `stages` has, for every device in order, its stage, `idle`, or `out` (not usable).
+    """
 
     name: str
     stages: tuple[int | str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnPlace:
-    """Nodes of one group: the same GPU, fabric, zone and region."""
-
-    label: str
-    gpu: str
-    nodes: tuple[DrawnNode, ...]
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,31 @@ class DrawnLink:
     latency_s: float
     origin: Origin
 
+    @property
+    def thickness(self) -> float:
+        """Of the line that is drawn for it, in pixels: twice for four times the rate."""
+        return max(1.0, round(0.5 * math.sqrt(self.bytes_per_s / 1e9), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnPlace:
+    """Nodes of one group: the same GPU, fabric, zone and region.
+
+    `inside` joins the devices of one of its nodes, `outside` one of its nodes and others; None
+    where there is nothing to join.
+    """
+
+    label: str
+    gpu: str
+    nodes: tuple[DrawnNode, ...]
+    inside: DrawnLink | None
+    outside: DrawnLink | None
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are, however few are drawn."""
+        return sum(node.count for node in self.nodes)
+
 
 def drawn_places(plan: Plan, hardware: Hardware) -> list[DrawnPlace]:
     """The groups of the cluster file in its order."""
@@ -52,6 +78,8 @@ def drawn_places(plan: Plan, hardware: Hardware) -> list[DrawnPlace]:
     }
     usable = {(each.node, each.index) for node in hardware.nodes for each in node.device_ids}
 
+    inside, outside = dict(_inside(hardware)), dict(_outside(hardware))
+
     def does(node: str, index: int) -> int | str:
         return stage_of.get((node, index), "idle" if (node, index) in usable else "out")
 
@@ -59,13 +87,29 @@ def drawn_places(plan: Plan, hardware: Hardware) -> list[DrawnPlace]:
         DrawnPlace(
             label=_label(group),
             gpu=group.gpu if isinstance(group.gpu, str) else group.gpu.name,
-            nodes=tuple(
-                DrawnNode(name, tuple(does(name, index) for index in range(group.gpus)))
-                for name in group.node_names
+            nodes=_folded(
+                [
+                    DrawnNode(name, tuple(does(name, index) for index in range(group.gpus)))
+                    for name in group.node_names
+                ]
             ),
+            inside=inside.get(group.name),
+            outside=outside.get(group.name),
         )
         for group in plan.inputs.cluster.nodes
     ]
+
+
+def _folded(nodes: list[DrawnNode]) -> tuple[DrawnNode, ...]:
+    """The nodes as they are, or those that do the same together where they are many."""
+    if len(nodes) <= MAX_DRAWN_NODES:
+        return tuple(nodes)
+    alike: dict[tuple[int | str, ...], list[str]] = {}
+    for node in nodes:
+        alike.setdefault(node.stages, []).append(node.name)
+    return tuple(
+        DrawnNode(fold_hosts(names), stages, len(names)) for stages, names in alike.items()
+    )
 
 
 def _label(group: NodeGroup) -> str:
@@ -76,22 +120,37 @@ def _label(group: NodeGroup) -> str:
 
 def drawn_links(hardware: Hardware) -> list[DrawnLink]:
     """Every kind of link that the prediction used or could have used, the fastest first."""
-    found: dict[tuple[str, str], DrawnLink] = {}
+    links = [
+        *(link for _, link in _inside(hardware)),
+        *(link for _, link in _outside(hardware)),
+        *_between(hardware),
+    ]
+    found = {(link.joins, link.kind): link for link in reversed(links)}
+    return sorted(found.values(), key=lambda each: (-each.bytes_per_s, each.joins))
 
-    def add(joins: str, curve: LinkCurve) -> None:
-        link = DrawnLink(joins, curve.name, curve.bytes_per_s, curve.latency_s, curve.origin)
-        found.setdefault((joins, curve.name), link)
 
+def _inside(hardware: Hardware) -> Iterator[tuple[str, DrawnLink]]:
     for node in hardware.nodes:
         if len(node.devices) > 1:
-            add(f"devices of a node of {node.group}", node.intra)
-        if len(hardware.nodes) > 1:
+            yield node.group, _link(f"devices of a node of {node.group}", node.intra)
+
+
+def _outside(hardware: Hardware) -> Iterator[tuple[str, DrawnLink]]:
+    if len(hardware.nodes) > 1:
+        for node in hardware.nodes:
             nics = f"its {node.nic_count} NICs" if node.nic_count > 1 else "its NIC"
-            add(f"a node of {node.group} and others, through {nics}", node.nic)
+            joins = f"a node of {node.group} and others, through {nics}"
+            yield node.group, _link(joins, node.nic)
+
+
+def _between(hardware: Hardware) -> Iterator[DrawnLink]:
     for (one, other), curve in hardware.place_links.items():
-        add(f"inside {one}" if one == other else f"{one} and {other}", curve)
+        yield _link(f"inside {one}" if one == other else f"{one} and {other}", curve)
     for (one, other), curve in hardware.pair_links.items():
-        add(f"{one} and {other}", curve)
+        yield _link(f"{one} and {other}", curve)
     if hardware.cross_vendor is not None:
-        add("devices of unlike vendors", hardware.cross_vendor)
-    return sorted(found.values(), key=lambda each: (-each.bytes_per_s, each.joins))
+        yield _link("devices of unlike vendors", hardware.cross_vendor)
+
+
+def _link(joins: str, curve: LinkCurve) -> DrawnLink:
+    return DrawnLink(joins, curve.name, curve.bytes_per_s, curve.latency_s, curve.origin)

@@ -109,12 +109,11 @@ def trade_lines(trade: Trade) -> list[str]:
     across = linear_axis([each.value for each in trade.choices], COLUMNS - 4)
     up = linear_axis([each.tokens_per_s for each in trade.choices], _ROWS - 1)
     field = [[" "] * COLUMNS for _ in range(_ROWS)]
-    # The best plan is written last, so that it stays readable where plans lie on each other.
-    for each in reversed(trade.choices):
-        row = _ROWS - 1 - round(up.at(each.tokens_per_s))
+    for each in trade.choices:
+        row = field[_ROWS - 1 - round(up.at(each.tokens_per_s))]
         mark = f"[{each.rank}]" if each.best else f" {each.rank} "
-        start = round(across.at(each.value))
-        field[row][start : start + len(mark)] = mark
+        start = _free(row, round(across.at(each.value)), len(mark))
+        row[start : start + len(mark)] = mark
     show = format_money if trade.against == "cost" else format_bytes
     labels = {0: format_count(up.high), _ROWS - 1: format_count(up.low)}
     lines = [f"{labels.get(at, ''):>8} │{''.join(row).rstrip()}" for at, row in enumerate(field)]
@@ -124,3 +123,11 @@ def trade_lines(trade: Trade) -> list[str]:
         f"{'':8} └{'─' * COLUMNS}",
         f"{'':10}{low}{high:>{COLUMNS - len(low)}}",
     ]
+
+
+def _free(row: list[str], start: int, length: int) -> int:
+    """Where a mark covers no other one: at `start` or as near to it as can be."""
+    last = len(row) - length
+    places = sorted(range(last + 1), key=lambda at: (abs(at - start), at))
+    free = (at for at in places if not "".join(row[at : at + length]).strip(" "))
+    return next(free, min(start, last))

@@ -241,6 +241,7 @@ def alternative(rank: int, configuration: Configuration, prediction: Prediction)
         tokens_per_s=prediction.tokens_per_s,
         cost_per_step=prediction.cost_per_step,
         bound_by=max(parts, key=lambda name: parts[name]),
+        breakdown_s=parts,
         worst_device=str(worst.devices[0]),
         headroom_bytes=worst.headroom_bytes,
     )

@@ -175,7 +175,7 @@ class Certificate(Record):
 
 
 class Alternative(Record):
-    """Another plan of the ranking, in short."""
+    """Another plan of the ranking, in short; `breakdown_s` has the causes of `Predicted`'s."""
 
     rank: Size
     mapping: str
@@ -185,6 +185,7 @@ class Alternative(Record):
     tokens_per_s: float
     cost_per_step: float | None
     bound_by: str
+    breakdown_s: dict[str, float] = Field(default_factory=dict)
     worst_device: str
     headroom_bytes: int
 

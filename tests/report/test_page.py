@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -10,7 +11,10 @@ import pytest
 
 from hetcli.report import facts
 from hetcli.report.forms import Report
+from hetcli.report.lost import why_slower
+from hetcli.report.origins import sources
 from hetcli.report.page import report_page
+from hetcli.report.places import drawn_places
 from hetcli.search.explain import explain
 from hetcli.spec.base import Origin
 from hetcli.spec.observation import Correction, Observation, ObservedLog
@@ -108,9 +112,66 @@ def test_every_chart_says_in_text_what_it_shows(page: Elements) -> None:
 
 
 def test_every_device_is_drawn_with_its_stage(report: Report) -> None:
-    drawn = re.findall(r'<span class="cell k\d">(\d+)</span>(?!</th>)', report.html())
+    drawn = Counter[str]()
+    for box in re.findall(r'<li><span class="name">.*?</li>', report.html(), re.DOTALL):
+        count = re.search(r"<b>(\d+) nodes</b>", box)
+        for stage in re.findall(r'<span class="cell k\d">(\d+)</span>', box):
+            drawn[stage] += int(count[1]) if count else 1
     for number, stage in enumerate(report.plan.stages):
-        assert drawn.count(str(number)) == len(stage.devices)
+        assert drawn[str(number)] == len(stage.devices)
+
+
+def test_many_nodes_that_do_the_same_are_drawn_once(thousand: Report) -> None:
+    drawn = drawn_places(thousand.plan, thousand.hardware)
+    assert sum(place.node_count for place in drawn) == 128
+    assert sum(len(place.nodes) for place in drawn) == len(thousand.plan.stages)
+
+
+def test_faster_links_have_thicker_lines(mixed: Report) -> None:
+    for place in drawn_places(mixed.plan, mixed.hardware):
+        assert place.inside is not None
+        assert place.outside is not None
+        assert place.inside.bytes_per_s > place.outside.bytes_per_s
+        assert place.inside.thickness > place.outside.thickness
+
+
+def test_every_rank_behind_the_first_says_why_it_lost(mixed: Report) -> None:
+    text = Elements(mixed.html()).text
+    own = mixed.plan.predicted.breakdown_s
+    assert len(mixed.plan.alternatives) > 1
+    for each in mixed.plan.alternatives[1:]:
+        for cause in why_slower(mixed.plan, each):
+            assert cause in text
+        # What is said to take longer is what grew most.
+        more = {name: each.breakdown_s[name] - own[name] for name in own}
+        grown = max(more, key=lambda name: more[name])
+        assert why_slower(mixed.plan, each)[0].startswith(facts.BREAKDOWN_LABELS[grown])
+
+
+def test_a_plan_without_parts_says_what_most_of_its_step_is(mixed: Report) -> None:
+    other = mixed.plan.alternatives[1].model_copy(update={"breakdown_s": {}})
+    assert why_slower(mixed.plan, other) == [f"mostly {facts.BREAKDOWN_LABELS[other.bound_by]}"]
+
+
+def test_restrictions_and_their_cost_are_told(mixed: Report) -> None:
+    page = Elements(mixed.html())
+    assert mixed.plan.comparisons is not None
+    assert mixed.plan.comparisons.entries
+    for label, entry in facts.comparisons(mixed.plan):
+        assert label in page.text
+        if entry.step_time_s is not None:
+            assert format_duration(entry.step_time_s) in page.text
+    assert facts.shares(mixed.plan) in page.text
+
+
+def test_every_source_has_a_value_and_a_place(report: Report) -> None:
+    found = sources(report.plan, report.hardware)
+    assert all(each.value and each.source for each in found)
+    named = {each.what for each in found}
+    for device in report.plan.predicted.devices:
+        assert f"{device.gpu}: peaks" in named
+        assert f"{device.gpu}: attention" in named
+    assert "megatron: host layer s" in named
 
 
 def test_memory_items_of_a_bar_add_up(report: Report) -> None:
