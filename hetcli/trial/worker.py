@@ -29,6 +29,9 @@ from hetcli.trial.status import Status
 
 __all__ = ["join", "main", "run_job"]
 
+# For all processes to start; the trial's own time limit is usually shorter.
+_JOIN_S = 600.0
+
 
 def run_job(job: Job, directory: Path, rank: int, status: Status) -> list[list[RankReport]]:
     """Run all plans of a job in an initialised process group.
@@ -59,13 +62,22 @@ def run_job(job: Job, directory: Path, rank: int, status: Status) -> list[list[R
 def join(processor: Literal["cuda", "cpu"], local: int, stall_s: float, status: Status) -> None:
     """Meet the other processes; `local` is the index of this one's accelerator in its node."""
     status.say("joining the others")
-    limit = datetime.timedelta(seconds=stall_s)
+    backend = "gloo"
     if processor == "cuda":
         torch.cuda.set_device(local)
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=limit)
-        return
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=limit)
+        backend = "cpu:gloo,cuda:nccl"
+    else:
+        torch.set_num_threads(1)
+    # Processes start at their own pace; only after they have met is a wait a failure.
+    meeting = dist.rendezvous("env://", timeout=datetime.timedelta(seconds=_JOIN_S))
+    store, rank, world_size = next(iter(meeting))
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=stall_s),
+    )
 
 
 def _run_plan(
