@@ -67,6 +67,23 @@ class Planned:
         """Vendors of the used devices, each once."""
         return tuple(dict.fromkeys(gpu.vendor for gpu in self.gpus))
 
+    @property
+    def joining_backend(self) -> str | None:
+        """The library that joins the used devices of several vendors; None for one vendor."""
+        backend = self.plan.inputs.cluster.cross_vendor_backend
+        return backend.name if backend is not None and len(self.vendors) > 1 else None
+
+    @property
+    def vendor_notes(self) -> tuple[str, ...]:
+        """What to know where devices of several vendors are in one job."""
+        if self.joining_backend is None:
+            return ()
+        return (
+            f"Devices of {' and '.join(self.vendors)} exchange data by {self.joining_backend}, as "
+            "the cluster file says: it must stand in for the collective library of "
+            "torch.distributed on every node.",
+        )
+
     def gpu_of(self, node: str) -> Gpu:
         """The device type of a node."""
         return self.hardware.by_name[node].device_type.gpu

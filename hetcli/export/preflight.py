@@ -10,7 +10,10 @@ from hetcli.export.placement import Host
 from hetcli.export.planned import Planned
 from hetcli.units import GIB
 
-__all__ = ["DeviceCheck", "device_checks", "name_words"]
+__all__ = ["LISTED_VENDORS", "DeviceCheck", "device_checks", "name_words"]
+
+# Vendors whose devices templates/launch/preflight.sh.j2 lists.
+LISTED_VENDORS: Final = ("nvidia", "amd")
 
 MIB: Final = GIB // 1024
 # Words of a catalogue name that nvidia-smi leaves out or spells in another way. Memory is checked

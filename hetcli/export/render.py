@@ -15,7 +15,7 @@ from hetcli.export.launchers.slurm import SLURM
 from hetcli.export.launchers.torchrun import TORCHRUN
 from hetcli.export.placement import Host, Placement
 from hetcli.export.planned import Planned, open_plan
-from hetcli.export.preflight import device_checks
+from hetcli.export.preflight import LISTED_VENDORS, device_checks
 from hetcli.export.program import Program
 from hetcli.export.targets import TARGETS, ExportTarget
 from hetcli.export.templating import render_template
@@ -143,6 +143,7 @@ def _node_script(
             host=host,
             nodes=len(placement.hosts),
             gpu=planned.gpu_of(host.name).name,
+            vendor=planned.gpu_of(host.name).vendor,
             gpus_in_node=planned.groups[host.name].gpus,
             checks=device_checks(planned, host),
             interface=socket_interface(planned, host) if len(placement.hosts) > 1 else None,
@@ -175,7 +176,8 @@ def _common(
         launcher_template=launcher.template,
         launch_command=launcher.command,
         required_files=required,
-        vendor=planned.vendors[0],
+        vendors=planned.vendors,
+        listed=[vendor for vendor in planned.vendors if vendor in LISTED_VENDORS],
         **program.settings,
         **launcher.settings(planned, placement),
     )

@@ -26,7 +26,7 @@ from hetcli.perf.configuration import (
     Replica,
     Stage,
 )
-from hetcli.perf.rules import can_talk, supports
+from hetcli.perf.rules import can_talk, runs_attention, supports
 from hetcli.perf.stage import Costs, Pass, replica_time
 from hetcli.perf.step import micro_exposed
 from hetcli.perf.synchronisation import rings, synchronisation, synchronised
@@ -210,9 +210,12 @@ class Costing:
         return self.problem.workload.global_batch // (degrees.micro_batch_size * degrees.data)
 
     def runs(self, degrees: Degrees, pool: Pool) -> bool:
-        """Whether a pool can hold a stage: it has the groups and the precision."""
-        return pool.group_count(degrees.tensor) >= degrees.members and supports(
-            pool.device_type.gpu, degrees.precision
+        """Whether a pool can hold a stage: it has the groups, the precision and the attention."""
+        gpu, attention = pool.device_type.gpu, self.problem.workload.attention
+        return (
+            pool.group_count(degrees.tensor) >= degrees.members
+            and supports(gpu, degrees.precision)
+            and runs_attention(degrees.framework, gpu, attention, degrees.context)
         )
 
     def family(self, degrees: Degrees, most_stages: Ints) -> Family:

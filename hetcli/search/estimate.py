@@ -13,6 +13,7 @@ from hetcli.perf.rules import (
     check,
     check_batch,
     check_interleaving,
+    check_model,
     check_pipeline,
     check_stage_layers,
     check_tensor_parallel,
@@ -41,11 +42,14 @@ def estimate(
     """What the given configuration takes, in the form of a plan; it need not fit into memory.
 
     Raises:
+        UnsupportedByTargetError: the target cannot build the model.
         ConfigurationError: the configuration breaks a rule of the model or the framework.
         InfeasibleError: batch or devices do not suffice.
     """
     request = request or EstimateRequest()
     hardware = resolve(cluster)
+    if request.target != "free":
+        check_model(framework_of(request.target), model, workload.sequence)
     whole = _configuration(hardware, model, workload, request)
     check(whole, model, hardware)
     prediction = predict(whole, model=model, workload=workload, hardware=hardware)
@@ -171,7 +175,8 @@ def _ranks(
 def _sequence_parallel(request: EstimateRequest, workload: Pretrain, tensor: int) -> bool:
     if request.sequence_parallel is not None:
         return request.sequence_parallel and tensor > 1
-    return request.target != "deepspeed" and tensor > 1 and workload.sequence % tensor == 0
+    share = workload.sequence // (request.context_parallel or 1)
+    return request.target != "deepspeed" and tensor > 1 and share % tensor == 0
 
 
 def _expert_tensor(model: Model, request: EstimateRequest, tensor: int) -> int:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hetcli.errors import InfeasibleError
+from hetcli.errors import ConfigurationError, InfeasibleError
 from hetcli.perf.compute import kernel_of
 from hetcli.perf.configuration import Framework, TrainingPrecision
 from hetcli.perf.hardware import Hardware
@@ -16,8 +16,10 @@ from hetcli.perf.rules import (
     check_context_parallel,
     check_expert_parallel,
     check_framework,
+    check_model,
     check_pipeline,
     check_precision,
+    check_splits,
     check_tensor_parallel,
     divisors,
     legal_expert_parallel,
@@ -84,10 +86,13 @@ def check_request(problem: Problem) -> None:
     """Refuse fixed degrees that no search could satisfy, before searching.
 
     Raises:
+        UnsupportedByTargetError: the target cannot build the model.
         ConfigurationError: a degree that the model or framework cannot take.
         InfeasibleError: the batch or the cluster does not suffice.
     """
     options, workload, model = problem.options, problem.workload, problem.model
+    if options.target != "free":
+        check_model(problem.framework, model, workload.sequence)
     world = problem.hardware.device_count
     tensor = options.tensor_parallel or 1
     context = options.context_parallel or 1
@@ -103,6 +108,7 @@ def check_request(problem: Problem) -> None:
         offload=options.offload,
         context_parallel=context,
         expert_parallel=options.expert_parallel or 1,
+        precision=None if workload.precision == "auto" else workload.precision,
     )
     size = options.micro_batch_size or 1
     if options.data_parallel or options.micro_batch_size:
@@ -173,7 +179,9 @@ def families(problem: Problem, pruned: Counter[str]) -> Iterator[Degrees]:
                         if context * data > groups:
                             pruned["stage larger than every pool"] += 1
                             continue
-                        yield from _variants(problem, precision, tensor, context, data, size)
+                        yield from _variants(
+                            problem, pruned, precision, tensor, context, data, size
+                        )
 
 
 def _is_free(options: PlanOptions) -> bool:
@@ -211,6 +219,7 @@ def _micro_batches(problem: Problem, pruned: Counter[str]) -> list[int]:
 
 def _variants(
     problem: Problem,
+    pruned: Counter[str],
     precision: TrainingPrecision,
     tensor: int,
     context: int,
@@ -218,11 +227,23 @@ def _variants(
     size: int,
 ) -> Iterator[Degrees]:
     framework = problem.framework
-    options = problem.options
-    sequence_parallel = (
-        framework == "megatron" and tensor > 1 and problem.workload.sequence % tensor == 0
-    )
+    options, sequence = problem.options, problem.workload.sequence
+    sequence_parallel = framework == "megatron" and tensor > 1 and sequence // context % tensor == 0
     for expert, expert_tensor in _experts(problem, tensor, context * data * tensor):
+        try:
+            check_splits(
+                framework,
+                problem.model,
+                sequence=sequence,
+                precision=precision,
+                tensor_parallel=tensor,
+                context_parallel=context,
+                expert_tensor_parallel=expert_tensor,
+                sequence_parallel=sequence_parallel,
+            )
+        except ConfigurationError:
+            pruned["layers that the target cannot split so"] += 1
+            continue
         for zero_stage in _zero_stages(problem, tensor, context * data):
             yield Degrees(
                 precision=precision,
@@ -244,10 +265,12 @@ def _experts(problem: Problem, tensor: int, stage: int) -> Iterator[tuple[int, i
     """Expert and expert-tensor degrees that divide a stage of `stage` devices."""
     options, model = problem.options, problem.model
     if legal_expert_parallel(model) == [1] or problem.framework == "deepspeed":
-        yield (1, tensor if _is_routed(model) else 1)
+        slices = tensor if _is_routed(model) else 1
+        if options.expert_tensor_parallel in (None, slices):
+            yield (1, slices)
         return
-    slices = {1, tensor} & set(legal_expert_tensor_parallel(model))
-    for expert_tensor in _chosen(options.expert_tensor_parallel, sorted(slices)):
+    legal = {1, tensor} & set(legal_expert_tensor_parallel(model))
+    for expert_tensor in _chosen(options.expert_tensor_parallel, sorted(legal)):
         for expert in _chosen(options.expert_parallel, legal_expert_parallel(model)):
             if stage % (expert * expert_tensor) == 0:
                 yield (expert, expert_tensor)

@@ -29,6 +29,7 @@ def plan(
     """The best plan of the grid space and the next best ones; the same inputs give the same plan.
 
     Raises:
+        UnsupportedByTargetError: the target cannot build the model.
         ConfigurationError: a fixed degree that the model or the target cannot take.
         InfeasibleError: nothing fits, with the nearest miss.
     """

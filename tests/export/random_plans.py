@@ -84,6 +84,14 @@ def degrees(**change: Any) -> Callable[[Plan], Plan]:
     )
 
 
+def model(**change: Any) -> Callable[[Plan], Plan]:
+    def changed(plan: Plan) -> Plan:
+        other = plan.inputs.model.model_copy(update=change)
+        return plan.model_copy(update={"inputs": plan.inputs.model_copy(update={"model": other})})
+
+    return changed
+
+
 def _old_cards(plan: Plan) -> Plan:
     """The same nodes with cards that lack bf16."""
     old = plan.inputs.cluster
@@ -121,6 +129,10 @@ def _always(_: Plan) -> bool:
     return True
 
 
+def _has_fp8(plan: Plan) -> bool:
+    return not any("A100" in stage.gpu for stage in plan.stages)
+
+
 def _pipelined(plan: Plan) -> bool:
     return plan.parallelism.pipeline_parallel > 1
 
@@ -143,6 +155,7 @@ MEGATRON = (
         "--tensor-model-parallel-size is one number",
     ),
     Break("micro-batches", _several, _more_micro_batches, "--micro-batch-size is one number"),
+    Break("scaled embedding", _always, model(embedding_scale=64.0), "no option scales it"),
     Break("zero 2", _always, degrees(zero_stage=2), "shards optimizer states only"),
     Break(
         "parameters on the host",
@@ -166,8 +179,9 @@ DEEPSPEED = (
         "one mesh of pipeline x data x tensor",
     ),
     Break("micro-batches", _several, _more_micro_batches, "every rank accumulates over as many"),
+    Break("prediction", _always, model(prediction_layers=1), "next token only"),
     Break("zero 2 with a pipeline", _pipelined, degrees(zero_stage=2), "ZeRO-2 and ZeRO-3"),
-    Break("fp8", _always, degrees(precision="fp8"), "bf16, fp16 or fp32"),
+    Break("fp8", _has_fp8, degrees(precision="fp8"), "bf16, fp16 or fp32"),
     Break(
         "parameters on the host",
         lambda plan: plan.parallelism.zero_stage < 3,

@@ -199,7 +199,7 @@ def test_what_a_target_cannot_run_is_refused(target: str, name: str) -> None:
     error = caught.value
     assert rule in error.why, error
     assert error.fix
-    assert f"hetcli plan --target {target}" in error.fix or "hetcli export" in error.fix
+    assert "hetcli plan" in error.fix
 
 
 def rope(**scaling: Any) -> Positions:

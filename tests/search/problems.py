@@ -27,7 +27,7 @@ GPUS = (
     "MI300X",
 )
 # Presets that small clusters hold, and one that they do not.
-PRESETS = ("gpt2", "opt-350m", "qwen2.5-1.5b", "llama-3.2-1b", "llama-2-7b")
+PRESETS = ("gpt2", "qwen2.5-1.5b", "llama-3.2-1b", "llama-2-7b")
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
 
 
 def _check(planned: Planned) -> None:
+    rules.check_model("deepspeed", planned.model, planned.sequence)
     degrees, plan = planned.plan.parallelism, planned.plan
     unlike = {(stage.pipeline, stage.tensor_parallel, len(stage.replicas)) for stage in plan.stages}
     members = [replica for stage in plan.stages for replica in stage.replicas]
@@ -109,41 +110,6 @@ def _check(planned: Planned) -> None:
             "--schedule 1f1b",
         ),
         (
-            degrees.sequence_parallel and degrees.tensor_parallel > 1,
-            "sequence parallelism within tensor groups",
-            "the trainer keeps whole sequences on every tensor rank",
-            "tensor parallelism without it",
-            "",
-        ),
-        (
-            degrees.precision == "fp8",
-            "fp8",
-            "the trainer computes in bf16, fp16 or fp32",
-            "bf16",
-            "--precision bf16",
-        ),
-        (
-            planned.model.prediction_layers > 0,
-            f"the {planned.model.prediction_layers} prediction layers of {planned.model.name}",
-            "the trainer predicts the next token only",
-            "the model without them, or hetcli export --target megatron",
-            "",
-        ),
-        (
-            planned.has_experts and degrees.expert_tensor_parallel != degrees.tensor_parallel,
-            f"expert_tensor_parallel {degrees.expert_tensor_parallel}",
-            "the trainer splits experts as it splits the other layers",
-            f"expert_tensor_parallel {degrees.tensor_parallel}",
-            f"--etp {degrees.tensor_parallel}",
-        ),
-        (
-            len(planned.vendors) > 1,
-            f"devices of {' and '.join(planned.vendors)} in one job",
-            "their collective libraries do not talk to each other",
-            "the devices of one vendor",
-            "",
-        ),
-        (
             any(stage.layers == 0 for stage in plan.stages[1:-1]),
             "a stage without layers",
             "a stage begins with a layer of its own",
@@ -172,7 +138,7 @@ def _place(planned: Planned) -> Placement:
 
 
 def _notes(planned: Planned) -> tuple[str, ...]:
-    notes = []
+    notes = [*planned.vendor_notes]
     sizes = [replica.micro_batch_size for replica in planned.plan.stages[0].replicas]
     if len(set(sizes)) > 1:
         notes.append(

@@ -14,17 +14,11 @@ from hetcli.export.placement import DEFAULT_ORDER, REPLICA_ORDER, Placement, Ran
 from hetcli.export.planned import Planned, configuration
 from hetcli.export.refuse import unsupported
 from hetcli.perf import rules
-from hetcli.spec.model.architecture import MoeFeedForward
 from hetcli.spec.plan import Plan
 
-__all__ = ["FUSED_ATTENTION_CAPABILITY", "check_plan", "place_plan", "without_fused_attention"]
+__all__ = ["check_plan", "place_plan", "without_fused_attention"]
 
 TARGET: Final = "megatron"
-# Transformer Engine is compiled for compute capability 7.0 and later, but below 8.0 it leaves out
-# every attention backend except the unfused one, which in turn cannot split sequences over ranks
-# (transformer_engine/common/CMakeLists.txt; get_attention_backend in
-# pytorch/attention/dot_product_attention/utils.py of release 2.9).
-FUSED_ATTENTION_CAPABILITY: Final = 8.0
 _ORDERS: Final[Sequence[RankOrder]] = (DEFAULT_ORDER, REPLICA_ORDER)
 
 
@@ -34,7 +28,7 @@ def check_plan(planned: Planned) -> None:
     Raises:
         UnsupportedByTargetError: with the rule, the nearest legal plan and the command that plans.
     """
-    for check in (_shape, _schedule, _memory, _vendors, _experts, _sequence, _attention):
+    for check in (_shape, _schedule, _memory, _attention):
         check(planned)
     try:
         rules.check(configuration(planned.plan, "megatron"), planned.model, planned.hardware)
@@ -198,80 +192,20 @@ def _memory(planned: Planned) -> None:
         )
 
 
-def _vendors(planned: Planned) -> None:
-    if len(planned.vendors) > 1:
-        raise unsupported(
-            TARGET,
-            f"devices of {' and '.join(planned.vendors)} in one job",
-            why="its collective libraries, NCCL and RCCL, do not talk to each other",
-            nearest="the devices of one vendor",
-        )
-
-
-def _experts(planned: Planned) -> None:
-    degrees = planned.plan.parallelism
-    routed = [
-        layer.feed_forward
-        for layer in planned.model.each_layer()
-        if isinstance(layer.feed_forward, MoeFeedForward)
-    ]
-    if routed and degrees.tensor_parallel > 1 and not degrees.sequence_parallel:
-        raise unsupported(
-            TARGET,
-            f"experts with tensor_parallel {degrees.tensor_parallel} without sequence parallelism",
-            why="it only warns, and then every rank routes every token",
-            nearest="sequence_parallel, or tensor_parallel 1",
-            flags="--tp 1",
-        )
-    if degrees.expert_tensor_parallel > 1 and any(moe.bias for moe in routed):
-        raise unsupported(
-            TARGET,
-            f"expert_tensor_parallel {degrees.expert_tensor_parallel} for experts with biases",
-            why="TransformerConfig: biases of experts need expert_tensor_parallel 1",
-            nearest="expert_tensor_parallel 1",
-            flags="--etp 1",
-        )
-
-
-def _sequence(planned: Planned) -> None:
-    degrees = planned.plan.parallelism
-    share = planned.sequence // degrees.context_parallel
-    if degrees.sequence_parallel and share % degrees.tensor_parallel:
-        raise unsupported(
-            TARGET,
-            f"sequence parallelism over {degrees.tensor_parallel} ranks of {share} tokens",
-            why=f"{share} % {degrees.tensor_parallel} = {share % degrees.tensor_parallel}",
-            nearest="a sequence that context x tensor parallelism divides",
-            flags="--tp 1",
-        )
-    if degrees.precision == "fp8" and planned.model.hidden_size % 16:
-        raise unsupported(
-            TARGET,
-            f"fp8 with the hidden size {planned.model.hidden_size}",
-            why="fp8 matrix products need dimensions that are multiples of 16",
-            nearest="bf16",
-            flags="--precision bf16",
-        )
-
-
 def without_fused_attention(planned: Planned) -> list[str]:
     """The used device types on which Transformer Engine has its unfused attention only."""
-    return [
-        gpu.name
-        for gpu in planned.gpus
-        if gpu.compute_capability is not None
-        and float(gpu.compute_capability) < FUSED_ATTENTION_CAPABILITY
-    ]
+    return [gpu.name for gpu in planned.gpus if not rules.has_fused_attention(gpu)]
 
 
 def _attention(planned: Planned) -> None:
     degrees = planned.plan.parallelism
-    names = " and ".join(without_fused_attention(planned))
-    if not names:
+    asked = (degrees.attention, degrees.context_parallel)
+    if all(rules.runs_attention("megatron", gpu, *asked) for gpu in planned.gpus):
         return
+    names = " and ".join(without_fused_attention(planned))
     why = (
         "Transformer Engine has neither flash nor cuDNN attention below compute capability "
-        f"{FUSED_ATTENTION_CAPABILITY}"
+        f"{rules.FUSED_ATTENTION_CAPABILITY}"
     )
     if degrees.attention == "flash":
         raise unsupported(
@@ -281,11 +215,10 @@ def _attention(planned: Planned) -> None:
             nearest="the attention that each device type has",
             flags="--attention auto",
         )
-    if degrees.context_parallel > 1:
-        raise unsupported(
-            TARGET,
-            f"context_parallel {degrees.context_parallel} on {names}",
-            why=f"{why}, and the unfused attention needs whole sequences",
-            nearest="context_parallel 1",
-            flags="--cp 1",
-        )
+    raise unsupported(
+        TARGET,
+        f"context_parallel {degrees.context_parallel} on {names}",
+        why=f"{why}, and the unfused attention needs whole sequences",
+        nearest="context_parallel 1",
+        flags="--cp 1",
+    )

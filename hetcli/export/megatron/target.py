@@ -8,7 +8,6 @@ from typing import Final
 
 from hetcli.catalog.gpu import Gpu
 from hetcli.export.megatron.checks import (
-    FUSED_ATTENTION_CAPABILITY,
     check_plan,
     place_plan,
     without_fused_attention,
@@ -18,6 +17,7 @@ from hetcli.export.megatron.model import model_arguments
 from hetcli.export.placement import REPLICA_ORDER, Placement
 from hetcli.export.planned import Planned
 from hetcli.export.program import Argument, ArgumentGroup, Program, Variable
+from hetcli.perf import rules
 from hetcli.spec.plan import Parallelism, PlanStage
 
 __all__ = ["DEFAULT_VERSION", "VERSIONS", "program"]
@@ -142,6 +142,8 @@ def _parallelism(planned: Planned, placement: Placement) -> Iterator[Argument]:
     yield from _optimizer(planned)
     if planned.vendors == ("cpu",):
         yield Argument("--distributed-backend", ("gloo",), "the devices are CPUs")
+    elif planned.joining_backend == "gloo":
+        yield Argument("--distributed-backend", ("gloo",), "it joins devices of several vendors")
     yield Argument("--distributed-timeout-minutes", (str(_timeout_minutes(planned)),))
 
 
@@ -217,13 +219,13 @@ def _steps(planned: Planned) -> int:
 
 
 def _notes(planned: Planned, placement: Placement, unlike_recompute: bool) -> tuple[str, ...]:
-    notes = []
+    notes = [*planned.vendor_notes]
     plain = without_fused_attention(planned)
     if plain:
         # `--transformer-impl local` is no way out: its RMSNorm refuses sequence parallelism, and
         # its modules order parameters unlike those of Transformer Engine.
         notes.append(
-            f"{', '.join(plain)}: compute capability below {FUSED_ATTENTION_CAPABILITY}. "
+            f"{', '.join(plain)}: compute capability below {rules.FUSED_ATTENTION_CAPABILITY}. "
             "Transformer Engine runs there with its unfused attention, chosen rank by rank; for "
             "Volta it must be built with CUDA 12, as CUDA 13 compiles for 7.5 and later."
         )

@@ -26,13 +26,21 @@ from hetcli.perf.rules.degrees import (
     legal_expert_tensor_parallel,
     legal_tensor_parallel,
 )
-from hetcli.perf.rules.frameworks import check_framework
+from hetcli.perf.rules.frameworks import (
+    FUSED_ATTENTION_CAPABILITY,
+    check_framework,
+    check_model,
+    check_splits,
+    has_fused_attention,
+    runs_attention,
+)
 from hetcli.perf.rules.neighbours import can_talk, check_neighbours
 from hetcli.perf.rules.numbers import divisors
 from hetcli.perf.rules.precision import check_precision, nodes_without, supports
 from hetcli.perf.rules.whole import check
 
 __all__ = [
+    "FUSED_ATTENTION_CAPABILITY",
     "can_talk",
     "check",
     "check_batch",
@@ -41,17 +49,21 @@ __all__ = [
     "check_framework",
     "check_interleaving",
     "check_micro_batch_count",
+    "check_model",
     "check_neighbours",
     "check_pipeline",
     "check_precision",
+    "check_splits",
     "check_stage_layers",
     "check_tensor_parallel",
     "divisors",
+    "has_fused_attention",
     "interleaving_is_legal",
     "legal_batches",
     "legal_expert_parallel",
     "legal_expert_tensor_parallel",
     "legal_tensor_parallel",
     "nodes_without",
+    "runs_attention",
     "supports",
 ]

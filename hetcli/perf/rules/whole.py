@@ -11,7 +11,7 @@ from hetcli.perf.rules.degrees import (
     check_expert_parallel,
     check_tensor_parallel,
 )
-from hetcli.perf.rules.frameworks import check_framework
+from hetcli.perf.rules.frameworks import check_framework, check_splits
 from hetcli.perf.rules.neighbours import check_neighbours
 from hetcli.perf.rules.numbers import listed
 from hetcli.perf.rules.precision import check_precision
@@ -45,6 +45,7 @@ def check(configuration: Configuration, model: Model, hardware: Hardware) -> Non
             offload=configuration.offload,
             context_parallel=configuration.context_parallel,
             expert_parallel=configuration.expert_parallel,
+            precision=configuration.precision,
         )
         check_stage_layers([stage.layer_count for stage in stages], model.layer_count)
         batches = {
@@ -60,6 +61,16 @@ def check(configuration: Configuration, model: Model, hardware: Hardware) -> Non
         samples += batches.pop()
         for stage in stages:
             check_tensor_parallel(model, stage.tensor_parallel)
+            check_splits(
+                configuration.framework,
+                model,
+                sequence=configuration.sequence,
+                precision=configuration.precision,
+                tensor_parallel=stage.tensor_parallel,
+                context_parallel=configuration.context_parallel,
+                expert_tensor_parallel=configuration.expert_tensor_parallel,
+                sequence_parallel=configuration.sequence_parallel,
+            )
         if configuration.schedule == "interleaved" and chunks > 1:
             check_interleaving(len(stages), stages[0].replicas[0].micro_batches)
         check_expert_parallel(
