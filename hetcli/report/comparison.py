@@ -13,7 +13,7 @@ from hetcli.report import facts
 from hetcli.report.tables import heading, indented, table
 from hetcli.spec.base import SCHEMA_VERSION
 from hetcli.spec.plan import Plan
-from hetcli.units import format_bytes, format_count, format_duration, format_money
+from hetcli.units import format_count, format_duration, format_money
 
 __all__ = ["Comparison", "Row", "compare", "comparison_document", "comparison_view"]
 
@@ -162,7 +162,7 @@ def _answer(plans: Sequence[Plan]) -> Iterator[Row]:
     yield _words("gap", ["unknown" if gap is None else f"{gap:.1%}" for gap in gaps])
     worst = [facts.worst_device(each.devices) for each in predicted]
     yield _words("worst device", [f"{e.node}:{e.index}" for e in worst], from_files=True)
-    yield _words("free there", [format_bytes(each.headroom_bytes) for each in worst])
+    yield _words("free there", [facts.free_or_short(each.headroom_bytes) for each in worst])
     yield _words("origin", [each.origin.value for each in predicted])
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "comparisons",
     "device_names",
     "fit_of",
+    "free_or_short",
     "idle_nodes",
     "item_label",
     "memory_classes",
@@ -121,7 +122,7 @@ def answer_rows(plan: Plan) -> list[tuple[str, str]]:
     used = sum(len(stage.devices) for stage in plan.stages)
     idle = len(plan.search.idle_devices)
     where = f" (on {idle_nodes(plan)})" if idle else ""
-    rows.append(("devices", f"{used} used, {idle or 'none'} idle{where}"))
+    rows.append(("devices", f"{used:,} used, {idle or 'none'} idle{where}"))
     return rows
 
 
@@ -180,6 +181,13 @@ def room(headroom_bytes: int) -> str:
     if headroom_bytes < 0:
         return f"does not fit: short by {format_bytes(-headroom_bytes)}"
     return f"{format_bytes(headroom_bytes)} free"
+
+
+def free_or_short(headroom_bytes: int) -> str:
+    """The same for a table: what is free, or `short` of how much."""
+    if headroom_bytes < 0:
+        return f"short {format_bytes(-headroom_bytes)}"
+    return format_bytes(headroom_bytes)
 
 
 def fit_of(device: PredictedDevice, margin: int) -> Fit:

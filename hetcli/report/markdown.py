@@ -184,7 +184,7 @@ def _memory(plan: Plan) -> Iterator[list[str]]:
             f"stage {device.stage}: {_code(facts.device_names(each.devices))}",
             format_bytes(device.peak_memory_bytes),
             format_bytes(device.capacity_bytes),
-            format_bytes(device.headroom_bytes),
+            facts.free_or_short(device.headroom_bytes),
             each.fit,
             _text(items),
         ]

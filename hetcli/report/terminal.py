@@ -20,6 +20,7 @@ from hetcli.units import format_bytes, format_count, format_duration, format_mon
 __all__ = ["plan_view"]
 
 BAR_WIDTH = 40
+MEMORY_WIDTH = 15
 FIT_STYLES: dict[facts.Fit, str] = {
     "fits": "green",
     "below the margin": "yellow",
@@ -144,11 +145,11 @@ def _stages(plan: Plan) -> Table:
         "layers",
         "tp",
         "dp",
-        "micro-batches",
+        "micro-\nbatches",
         "forward",
         "backward",
         "",
-        numbers=("stage", "layers", "tp", "dp", "micro-batches", "forward", "backward"),
+        numbers=("stage", "layers", "tp", "dp", "micro-\nbatches", "forward", "backward"),
         whole=("GPU",),
     )
     for number, (stage, predicted) in enumerate(
@@ -170,13 +171,6 @@ def _stages(plan: Plan) -> Table:
     return made
 
 
-def _room(headroom_bytes: int) -> str:
-    """What is free, or missing; the word says it as well as the colour."""
-    if headroom_bytes < 0:
-        return f"short {format_bytes(-headroom_bytes)}"
-    return format_bytes(headroom_bytes)
-
-
 def _memory(plan: Plan) -> Table:
     made = table(
         "stage",
@@ -193,9 +187,9 @@ def _memory(plan: Plan) -> Table:
         fullest = next(group)
         device = fullest.device
         share = device.peak_memory_bytes / device.capacity_bytes
-        filled = min(BAR_WIDTH // 2, round(share * BAR_WIDTH / 2))
+        filled = min(MEMORY_WIDTH, round(share * MEMORY_WIDTH))
         bar = Text("█" * filled, style=FIT_STYLES[fullest.fit])
-        bar.append("░" * (BAR_WIDTH // 2 - filled), style="dim")
+        bar.append("░" * (MEMORY_WIDTH - filled), style="dim")
         largest = sorted(device.items, key=lambda item: -item.memory_bytes)[:2]
         made.add_row(
             str(stage),
@@ -203,9 +197,9 @@ def _memory(plan: Plan) -> Table:
             bar,
             format_bytes(device.peak_memory_bytes),
             format_bytes(device.capacity_bytes),
-            _room(device.headroom_bytes),
+            facts.free_or_short(device.headroom_bytes),
             Text(
-                ", ".join(
+                "\n".join(
                     f"{facts.item_label(i.name)} {format_bytes(i.memory_bytes)}" for i in largest
                 )
             ),
