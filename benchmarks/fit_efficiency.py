@@ -11,6 +11,7 @@ layers reach alone; then the terms that only whole training runs show.
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -101,6 +102,14 @@ FRAMEWORKS: tuple[dict[str, Any], ...] = (
 # Layers whose traffic and launch were not told apart borrow those of a measured product.
 BORROWED = {"left": 1.0, "right": 1.0, "output": 1.0, "launch_s": 6e-6}
 HALF = ("fp16", "bf16")
+
+
+# Publications whose licence does not let a number that is derived from them be shipped.
+UNSHIPPABLE = re.compile(r"DachengLi1/AMP|SamsungLabs/Metis")
+
+
+def shippable(source: str) -> bool:
+    return UNSHIPPABLE.search(source) is None
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -322,7 +331,8 @@ def rounded(value: Any, of: Callable[[float], float] = lambda x: float(f"{x:.4g}
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    runs, _ = runs_of(read_table(folder / "homogeneous.csv"))
+    table = [row for row in read_table(folder / "homogeneous.csv") if shippable(row.source)]
+    runs = [run for run in runs_of(table)[0] if run.measured_s is not None]
     fitted = fit(runs, base_table(folder))
     for name, factor in fitted.factors.items():
         sys.stderr.write(f"{name:36} x{factor:.3f}  {fitted.rows[name]} runs\n")

@@ -62,7 +62,7 @@ def publisher(source: str) -> str:
 
 
 def _errors(runs: Sequence[Run], table: EfficiencyTable) -> Floats:
-    measured = np.array([run.measured_s for run in runs])
+    measured = np.array([run.measured_s for run in runs], dtype=float)
     errors: Floats = np.log(np.array(predict_runs(runs, table)) / measured)
     return errors
 

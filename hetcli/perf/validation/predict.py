@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hetcli.catalog.efficiency import EfficiencyTable, efficiency_from
@@ -30,6 +30,9 @@ class RowResult:
     predicted_s: float | None
     measured_peak_bytes: float | None = None
     predicted_peak_bytes: float | None = None
+    # Whether the run died for want of memory, and whether the prediction says that it fits.
+    out_of_memory: bool = False
+    predicted_fits: bool | None = None
 
     @property
     def time_error(self) -> float | None:
@@ -85,62 +88,82 @@ def _with_efficiency(hardware: Hardware, table: EfficiencyTable) -> Hardware:
     return replace(hardware, nodes=nodes)
 
 
-def predict_rows(runs: Sequence[Run], table: EfficiencyTable | None = None) -> list[RowResult]:
-    """Predicted seconds and bytes of every run.
+def predict_rows(
+    runs: Sequence[Run], table: EfficiencyTable | None = None
+) -> tuple[list[RowResult], list[SkippedRow]]:
+    """Predicted seconds and bytes of every run, and why some could not be predicted.
 
     Bytes are those of the fullest device, as the run's source counted them.
     """
-    found = []
-    for run, seconds in zip(runs, predict_runs(runs, table), strict=True):
-        peak = _peak_bytes(run) if run.measured_peak_bytes is not None else None
-        found.append(
-            RowResult(
-                id=run.id,
-                source=run.source,
-                group=run.group,
-                gpu=run.gpu,
-                framework=run.framework,
-                noisy=run.noisy,
-                measured_s=run.measured_s,
-                predicted_s=seconds,
-                measured_peak_bytes=run.measured_peak_bytes,
-                predicted_peak_bytes=peak,
-            )
-        )
-    return found
+    found: list[RowResult] = []
+    skipped: list[SkippedRow] = []
+    seconds = _Seconds(table)
+    for run in runs:
+        try:
+            found.append(_result(run, seconds))
+        except (ValueError, HetcliError) as error:
+            skipped.append(SkippedRow(run.id, run.source, " ".join(str(error).split())))
+    return found, skipped
 
 
-def _peak_bytes(run: Run) -> float:
-    """Bytes of the fullest device; equal replicas of a stage are asked once."""
+def _result(run: Run, seconds: _Seconds) -> RowResult:
+    remembered = run.measured_peak_bytes is not None or run.out_of_memory
+    peaks = list(_peaks(run)) if remembered else []
+    return RowResult(
+        id=run.id,
+        source=run.source,
+        group=run.group,
+        gpu=run.gpu,
+        framework=run.framework,
+        noisy=run.noisy,
+        measured_s=run.measured_s,
+        predicted_s=seconds(run) if run.measured_s is not None else None,
+        measured_peak_bytes=run.measured_peak_bytes,
+        predicted_peak_bytes=max((peak for peak, _ in peaks), default=None),
+        out_of_memory=run.out_of_memory,
+        predicted_fits=all(peak <= capacity for peak, capacity in peaks) if peaks else None,
+    )
+
+
+def _peaks(run: Run) -> Iterator[tuple[float, float]]:
+    """Bytes and capacity of each kind of device; equal replicas of a stage are asked once."""
     configuration = run.memory_configuration
-    found = []
     for at, pipeline in enumerate(configuration.pipelines):
-        for stage, held in enumerate(pipeline.stages):
-            kinds: dict[object, int] = {}
-            for position, replica in enumerate(held.replicas):
+        last = len(pipeline.stages) - 1
+        for stage in [last] if run.memory_of_last_stage else range(last + 1):
+            known = set()
+            for position, replica in enumerate(pipeline.stages[stage].replicas):
                 kind = run.hardware.node_of(replica.devices[0]).device_type
-                kinds.setdefault((kind, replica.micro_batch_size, replica.micro_batches), position)
-            for position in kinds.values():
+                key = (kind, replica.micro_batch_size, replica.micro_batches)
+                if key in known:
+                    continue
+                known.add(key)
                 where = (configuration, run.model, run.hardware, at, stage, position)
                 if run.memory_of_device:
-                    found.append(sum(item.nbytes for item in stage_memory(*where)))
+                    yield sum(item.nbytes for item in stage_memory(*where)), kind.memory_bytes
                 else:
-                    found.append(allocated_bytes(*where))
-    return float(max(found))
+                    yield allocated_bytes(*where), kind.memory_bytes
+
+
+class _Seconds:
+    """Predicted seconds of runs; equal runs are predicted once."""
+
+    def __init__(self, table: EfficiencyTable | None) -> None:
+        self._clusters = Clusters(table)
+        self._known: dict[object, float] = {}
+
+    def __call__(self, run: Run) -> float:
+        if run.key not in self._known:
+            self._known[run.key] = predict(
+                run.configuration,
+                model=run.model,
+                workload=run.workload,
+                hardware=self._clusters(run.hardware),
+            ).step_time_s
+        return self._known[run.key]
 
 
 def predict_runs(runs: Sequence[Run], table: EfficiencyTable | None = None) -> list[float]:
     """Predicted seconds of every run."""
-    known: dict[object, float] = {}
-    clusters = Clusters(table)
-    found = []
-    for run in runs:
-        if run.key not in known:
-            known[run.key] = predict(
-                run.configuration,
-                model=run.model,
-                workload=run.workload,
-                hardware=clusters(run.hardware),
-            ).step_time_s
-        found.append(known[run.key])
-    return found
+    seconds = _Seconds(table)
+    return [seconds(run) for run in runs]

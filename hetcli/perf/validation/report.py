@@ -38,7 +38,7 @@ WORST = 10
 class Validation:
     """All rows of a table: predicted ones with their errors, skipped ones with the reason.
 
-    Figures leave out what the table itself calls noisy.
+    Figures of time leave out what the table itself calls noisy: it speaks of times.
     """
 
     results: tuple[RowResult, ...]
@@ -49,9 +49,14 @@ class Validation:
         """The results that count."""
         return [result for result in self.results if not result.noisy]
 
+    @property
+    def died(self) -> list[RowResult]:
+        """Runs that had not enough memory."""
+        return [result for result in self.results if result.out_of_memory]
+
     def figures(self, *, memory: bool = False) -> Figures:
         """Over all judged rows."""
-        return figures(self.judged, memory=memory)
+        return figures(self.results if memory else self.judged, memory=memory)
 
     def worst(self, count: int = WORST) -> list[RowResult]:
         """The judged rows whose time is furthest off."""
@@ -60,7 +65,7 @@ class Validation:
 
     def by(self, grouping: str, *, memory: bool = False) -> dict[str, Figures]:
         """Figures of each member of one of `GROUPINGS`."""
-        found = groups(self.judged, GROUPINGS[grouping])
+        found = groups(self.results if memory else self.judged, GROUPINGS[grouping])
         return {name: figures(results, memory=memory) for name, results in found.items()}
 
     def document(self) -> dict[str, Any]:
@@ -80,6 +85,10 @@ class Validation:
             "schema_version": 1,
             "time": section(memory=False),
             "memory": section(memory=True),
+            "out_of_memory": {
+                "rows": len(self.died),
+                "predicted_to_fit": [result.id for result in self.died if result.predicted_fits],
+            },
             "rows": [asdict(result) for result in self.results],
             "skipped": [asdict(row) for row in self.skipped],
         }
@@ -114,4 +123,5 @@ def validate(
         runs, skipped = sailor_runs(text, read_layer_profile(layer_profile), read_links(links))
     else:
         runs, skipped = runs_of(parse_table(text, str(path)))
-    return Validation(tuple(predict_rows(runs, table)), tuple(skipped))
+    results, unpredicted = predict_rows(runs, table)
+    return Validation(tuple(results), (*skipped, *unpredicted))

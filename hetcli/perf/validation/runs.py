@@ -26,7 +26,7 @@ from hetcli.perf.configuration import (
 from hetcli.perf.flops import model_flops
 from hetcli.perf.hardware import Hardware
 from hetcli.perf.resolve import resolve
-from hetcli.perf.validation.models import model_of
+from hetcli.perf.validation.models import arguments, model_of
 from hetcli.perf.validation.table import Row
 from hetcli.spec.cluster import Cluster, IntraLink, Nic, NodeGroup
 from hetcli.spec.model.architecture import Model
@@ -65,12 +65,16 @@ class Run:
     workload: Pretrain
     configuration: Configuration
     hardware: Hardware
-    measured_s: float
+    # None where the row says nothing of the time, or not of usual kernels.
+    measured_s: float | None
     measured_peak_bytes: float | None
     # The configuration that the peak holds for, and whether it is what the driver shows of the
     # device (else what the framework's allocator counts).
     memory_configuration: Configuration
     memory_of_device: bool
+    # Whether the peak is that of the last stage alone, and whether the run died of it.
+    memory_of_last_stage: bool = False
+    out_of_memory: bool = False
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -80,10 +84,14 @@ class Run:
 
 def run_of(row: Row) -> Run:
     """Everything that a prediction of the row needs. Raises ValueError with what is missing."""
+    unknown = _UNMODELLED.search(f"{row.text('model')} {row.text('notes')}")
+    if unknown and arguments(row):
+        raise ValueError(f"the option {unknown[0]} is not modelled")
     model = model_of(row)
     hardware = _hardware(row)
     configuration = _configuration(row, model, hardware)
-    peak = row.number("measured_peak_mem_gb")
+    peak, notes = row.number("measured_peak_mem_gb"), row.text("notes") or ""
+    unit = 2**30 if re.search(r"in GiB|peak mem GiB", notes) else 1e9
     gpu = "+".join(dict.fromkeys(node.device_type.gpu.name for node in hardware.nodes))
     devices = hardware.device_count
     return Run(
@@ -98,12 +106,20 @@ def run_of(row: Row) -> Run:
         configuration=configuration,
         hardware=hardware,
         measured_s=_measured(row, configuration, model, devices),
-        measured_peak_bytes=None if peak is None else peak * 1e9,
+        measured_peak_bytes=None if peak is None else peak * unit,
         memory_configuration=_memory_configuration(row, configuration),
-        memory_of_device=_SHOWN_BY_DRIVER.search(row.source) is not None,
+        memory_of_device=row.died or _SHOWN_BY_DRIVER.search(row.source) is not None,
+        memory_of_last_stage="on the LAST rank" in notes,
+        out_of_memory=row.died,
     )
 
 
+# Options of Megatron-LM's functional tests that change what is held and are not modelled.
+_UNMODELLED = re.compile(
+    r"muon|cross_entropy_loss_fusion|defer_embedding_wgrad|multi_dist_optimizer_instances"
+    r"|megatron-fsdp|nemotron3|offloading|optim_grads_params",
+    re.IGNORECASE,
+)
 # Sources whose peaks contain the context and NCCL's buffers; the others log the allocator's.
 _SHOWN_BY_DRIVER = re.compile(r"Sailor|BigScience")
 
@@ -115,8 +131,13 @@ def _memory_configuration(row: Row, configuration: Configuration) -> Configurati
     return configuration
 
 
-def _measured(row: Row, configuration: Configuration, model: Model, devices: int) -> float:
-    """Seconds of a step: as stated, else from tokens/s, else from FLOP/s a device."""
+def _measured(row: Row, configuration: Configuration, model: Model, devices: int) -> float | None:
+    """Seconds of a step: as stated, else from tokens/s, else from FLOP/s a device.
+
+    None for runs that died, and for functional tests, whose kernels are chosen to be repeatable.
+    """
+    if row.died or "mem_only" in row.flags or arguments(row):
+        return None
     stated = row.number("measured_step_time_s")
     if stated:
         return stated
@@ -370,7 +391,7 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
     modern = framework == "fsdp" or (framework == "megatron" and zero == 1)
     sequence_parallel = row.text("sequence_parallel")
     ep = row.integer("ep") or 1
-    etp = re.search(r"ETP=(\d+)", row.text("notes") or "")
+    etp = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d+)", row.text("notes") or "")
     return Configuration(
         pipelines=(Pipeline(tuple(stages)),),
         micro_batch_size=micro,
@@ -399,7 +420,12 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
 
 
 def _attention(row: Row) -> Literal["auto", "flash", "unfused"]:
-    """Frameworks of 2022 and before ran the scores as matrices in HBM."""
+    """As noted; frameworks of 2022 and before ran the scores as matrices in HBM."""
+    notes = row.text("notes") or ""
+    # The long-term-support container has no fused kernel that gives the same bits twice.
+    repeatable = "env=lts" in notes and "deterministic mode" in notes
+    if repeatable or "unfused attention" in notes or "transformer-impl=local" in notes:
+        return "unfused"
     year = row.integer("year") or 2025
     name = (row.text("framework") or "").lower()
     old = year <= 2022 or "sailor" in name or "vtrain" in row.source.lower()

@@ -13,8 +13,8 @@ from hetcli.errors import SpecError
 
 __all__ = ["Row", "SkippedRow", "parse_table", "read_table"]
 
-# Flags that say why a row cannot be predicted in time (the data's own words).
-_UNUSABLE = ("no_", "plan_mismatch", "suspect", "oom", "mem_only", "hybrid_mamba", "task_")
+# Flags that say why a row cannot be predicted (the data's own words).
+_UNUSABLE = ("no_", "plan_mismatch", "suspect", "hybrid_mamba", "task_")
 _REQUIRED = ("id", "source", "model", "seq_len", "tp", "pp", "global_batch")
 _INTEGER = re.compile(r"\d+(\.0*)?")
 
@@ -67,8 +67,15 @@ class Row:
         return value
 
     @property
+    def died(self) -> bool:
+        """Whether the run ran out of memory."""
+        return "oom" in self.flags
+
+    @property
     def unusable(self) -> str | None:
-        """The flag that forbids to predict the row's time."""
+        """The flag, or the word of the note, that forbids to predict the row."""
+        if "SUSPECT" in (self.text("notes") or ""):
+            return "suspect"
         return next((flag for flag in self.flags if flag.startswith(_UNUSABLE)), None)
 
 
