@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import random
+import sys
+from pathlib import Path
 
 import pytest
 
-from hetcli.adapt.detect import BatchLaw, Detector, Sample, Verdict, explain, fit_law, threshold
+from hetcli.adapt.detect import Detector, Verdict, explain, fit_law, threshold
 
-# Seconds a token and a squared token: at 8k tokens attention takes as long as the projections.
-TRUE = BatchLaw(2e-6, 2.5e-10, 0.0)
-NOISE = 0.02
-STEPS_TO_FIND = 20
-
-
-def sample(dice: random.Random, *, speed: float = 1.0, noise: float = NOISE) -> Sample:
-    """A micro-batch of a few sequences with log-normal lengths; now and then it hiccups."""
-    lengths = [
-        max(16, min(32768, round(dice.lognormvariate(7.0, 1.0)))) for _ in range(dice.randint(1, 6))
-    ]
-    seconds = TRUE.seconds(lengths) / speed * math.exp(dice.gauss(0, noise))
-    if dice.random() < 0.01:
-        seconds *= dice.uniform(1.5, 4.0)
-    return Sample(lengths, seconds)
-
-
-def law(dice: random.Random) -> BatchLaw:
-    return fit_law([sample(dice) for _ in range(200)])
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from testbed.batches import NOISE, TRUE, false_alarms, found, law, sample
 
 
 def test_the_law_is_recovered_in_spite_of_hiccups() -> None:
-    found = law(random.Random(1))
-    assert found.per_token_s == pytest.approx(TRUE.per_token_s, rel=0.02)
-    assert found.per_square_s == pytest.approx(TRUE.per_square_s, rel=0.02)
-    assert found.spread == pytest.approx(NOISE, rel=0.25)
+    fitted = law(random.Random(1))
+    assert fitted.per_token_s == pytest.approx(TRUE.per_token_s, rel=0.02)
+    assert fitted.per_square_s == pytest.approx(TRUE.per_square_s, rel=0.02)
+    assert fitted.spread == pytest.approx(NOISE, rel=0.25)
 
 
 def test_too_few_micro_batches_are_refused() -> None:
@@ -44,33 +28,11 @@ def test_too_few_micro_batches_are_refused() -> None:
 
 
 def test_faults_at_three_to_nine_tenths_of_the_speed_are_found() -> None:
-    dice = random.Random(2)
-    runs = missed = 0
-    for speed in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
-        for _ in range(60):
-            detector = Detector(law(dice))
-            for _ in range(30):
-                detector.step([sample(dice) for _ in range(4)])
-            runs += 1
-            missed += not any(
-                detector.step([sample(dice, speed=speed) for _ in range(4)])
-                for _ in range(STEPS_TO_FIND)
-            )
-    assert missed <= 0.01 * runs
+    assert found(random.Random(2), runs=60) >= 0.99
 
 
 def test_skewed_lengths_alone_raise_next_to_no_alarm() -> None:
-    dice = random.Random(3)
-    steps = alarms = 0
-    for _ in range(10):
-        detector = Detector(law(dice))
-        before = False
-        for _ in range(1000):
-            now = detector.step([sample(dice) for _ in range(4)])
-            alarms += now and not before
-            before = now
-            steps += 1
-    assert alarms <= 0.3 * steps / 1000
+    assert false_alarms(random.Random(3), runs=10, steps=1000) <= 0.3
 
 
 def test_without_the_law_the_same_batches_would_look_like_faults() -> None:
