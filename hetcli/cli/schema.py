@@ -20,6 +20,10 @@ class Format(StrEnum):
     profile = "profile"
     hardware = "hardware"
     plan = "plan"
+    replan = "replan"
+    explanation = "explanation"
+    trial = "trial"
+    observation = "observation"
 
 
 def register(app: typer.Typer) -> None:
