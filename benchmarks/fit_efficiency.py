@@ -28,7 +28,7 @@ from hetcli.catalog.hardware import find_gpu
 from hetcli.errors import UnknownNameError
 from hetcli.perf.compute.operations import Attention, Matmul, layer_operations
 from hetcli.perf.configuration import Shape
-from hetcli.perf.validation.fit import fit, publisher
+from hetcli.perf.validation.fit import leave_one_source_out, publisher
 from hetcli.perf.validation.knobs import MIN_ROWS
 from hetcli.perf.validation.predict import runs_of
 from hetcli.perf.validation.table import read_table
@@ -51,6 +51,19 @@ HEADER = """\
 # Starting values of the terms that training runs correct; `origin: assumed` where they stay.
 ATTENTION = (0.6, 0.5, "FlashAttention-2 reaches 50 to 73 % on A100 forward (arXiv 2307.08691)")
 STREAMING = (0.8, "what a copy kernel reaches of the HBM rate; no row")
+# What a copy reaches of the data sheet's HBM rate (Jia et al., arXiv 1903.07486: 220 of 320 GB/s on
+# T4, 750 of 900 on V100, 510 of 732 on P100).
+MEASURED_STREAMING = {
+    "T4": 220 / 320,
+    "V100-SXM2-16GB": 750 / 900,
+    "V100-PCIE-16GB": 750 / 900,
+    "P100-PCIE-16GB": 510 / 732,
+}
+# A card of 70 W that takes most of its clock from a boost (data sheet: 585 MHz, at most 1590) is
+# taken to train halfway between both; no row that may be shipped says what it keeps.
+SUSTAINED = {
+    "T4": ((585 + 1590) / 2 / 1590, "halfway from base to boost clock, NVIDIA T4 data sheet")
+}
 GROUPED = (0.8, "experts' products are a little smaller than dense ones; no row of its own")
 FRAMEWORKS: tuple[dict[str, Any], ...] = (
     {
@@ -291,6 +304,18 @@ def term(value: float, source: str) -> dict[str, Any]:
     return {"value": value, "origin": "assumed", "rows": 0, "source": source}
 
 
+def streaming(name: str) -> dict[str, Any]:
+    share = MEASURED_STREAMING.get(name)
+    if share is None:
+        return term(*STREAMING)
+    return {
+        "value": share,
+        "origin": "measured",
+        "rows": 1,
+        "source": "arXiv 1903.07486, memory bandwidth by microbenchmark",
+    }
+
+
 def base_table(folder: Path) -> EfficiencyTable:
     """Kernels alone; the terms of whole runs at their starting values."""
     layers = layer_curves(folder / "layer_profiles.csv")
@@ -301,11 +326,13 @@ def base_table(folder: Path) -> EfficiencyTable:
         {
             "name": name,
             "matmul": dict(sorted(found.items())),
-            "sustained": {dtype: term(1.0, start) for dtype in sorted(found)},
+            "sustained": {
+                dtype: term(*SUSTAINED.get(name, (1.0, start))) for dtype in sorted(found)
+            },
             "attention": term(ATTENTION[0], ATTENTION[2]),
             "attention_backward": term(ATTENTION[1], ATTENTION[2]),
             "grouped": term(GROUPED[0], GROUPED[1]),
-            "streaming": term(*STREAMING),
+            "streaming": streaming(name),
         }
         for name, found in sorted(curves.items())
     ]
@@ -329,13 +356,32 @@ def rounded(value: Any, of: Callable[[float], float] = lambda x: float(f"{x:.4g}
     return of(value) if isinstance(value, float) else value
 
 
+def stated(errors: Floats) -> str:
+    """Figures of logarithmic errors, in per cent of the measured time."""
+    relative = np.expm1(errors) * 100
+    size = np.abs(relative)
+    return (
+        f"median {np.median(size):.1f} %, p90 {np.quantile(size, 0.9):.1f} %, "
+        f"bias {np.median(relative):+.1f} % of {len(size)} runs"
+    )
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     table = [row for row in read_table(folder / "homogeneous.csv") if shippable(row.source)]
     runs = [run for run in runs_of(table)[0] if run.measured_s is not None]
-    fitted = fit(runs, base_table(folder))
+    fitted, left_out = leave_one_source_out(
+        runs, base_table(folder), sources={"publisher": publisher, "table": str}
+    )
     for name, factor in fitted.factors.items():
         sys.stderr.write(f"{name:36} x{factor:.3f}  {fitted.rows[name]} runs\n")
+    judged = np.array([not run.noisy for run in runs])
+    found = {"in the fit": fitted.errors} | {
+        f"without its own {name}": errors for name, errors in left_out.items()
+    }
+    figures = [f"{name}: {stated(errors[judged])}" for name, errors in found.items()]
+    for line in figures:
+        sys.stderr.write(f"{line}\n")
     target = Path(__file__).parents[1] / "hetcli" / "catalog" / "efficiency.yaml"
     body = yaml.safe_dump(
         rounded(fitted.table.model_dump(mode="json", exclude_none=True)),
@@ -344,7 +390,8 @@ def main() -> None:
         width=118,
         allow_unicode=True,
     )
-    target.write_text(HEADER.format(minimum=MIN_ROWS) + body, "utf-8")
+    notes = "".join(f"# {line}\n" for line in figures)
+    target.write_text(HEADER.format(minimum=MIN_ROWS) + notes + body, "utf-8")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ class Outcome:
     name: str
     candidates: int
     realtime: bool = False
+    # By how much the search misses the best plan of the space that it can express.
+    search_excess: float = 0.0
     rows: list[Row] = field(default_factory=list)
     seconds: float = 0.0
     # Of the machine, when the scenario was done.
@@ -72,6 +74,7 @@ class Outcome:
             "regret": self.regret,
             "rank_correlation": self.rank_correlation,
             "loss_curves": self.loss_curves,
+            "search_excess": self.search_excess,
             "plans": [
                 {
                     "name": row.name,

@@ -32,6 +32,7 @@ def test_the_planned_split_is_the_fastest_and_takes_the_time_predicted(tmp_path:
     outcome = json.loads(file.read_text())["short"]
     error, regret, gain = LIMITS[outcome["realtime"]]
     assert outcome["loss_curves"] == 1
+    assert outcome["search_excess"] <= 1e-6
     assert outcome["mean_error"] <= error
     assert outcome["regret"] <= regret
     planned, *_ = outcome["plans"]
