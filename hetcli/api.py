@@ -12,13 +12,19 @@ cluster) or the records that were read from them. Expected failures are `hetcli.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from hetcli.adapt.changes import read_changes
+from hetcli.adapt.files import read_logs
+from hetcli.adapt.observe import observe as _observe
+from hetcli.adapt.replan import replan as _replan
 from hetcli.catalog.inputs import read_cluster, read_model, read_workload
 from hetcli.errors import UsageError
 from hetcli.perf.resolve import resolve
+from hetcli.report.comparison import comparison_document
 from hetcli.search import EstimateRequest, PlanOptions
 from hetcli.search import estimate as _estimate
 from hetcli.search import plan as _plan
@@ -27,8 +33,12 @@ from hetcli.search.replay import replay
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.explanation import Explanation
 from hetcli.spec.model.architecture import Model
+from hetcli.spec.observation import Observation
 from hetcli.spec.plan import Plan
+from hetcli.spec.profile import Profile
+from hetcli.spec.replan import Replan
 from hetcli.spec.source import read_document, write_text_atomically
+from hetcli.spec.trial import Trial
 from hetcli.spec.workload import AttentionKernel, Objective, Precision, Pretrain
 
 __all__ = [
@@ -36,14 +46,21 @@ __all__ = [
     "EstimateRequest",
     "Explanation",
     "Model",
+    "Observation",
     "Plan",
     "PlanOptions",
     "Pretrain",
+    "Profile",
+    "Replan",
+    "Trial",
+    "compare",
     "estimate",
     "explain",
     "export",
+    "observe",
     "plan",
     "read_plan",
+    "replan",
     "report",
     "write_plan",
 ]
@@ -108,8 +125,8 @@ def export(
     plan: Plan,
     directory: _Path,
     *,
-    target: Literal["megatron", "deepspeed"] | None = None,
-    launcher: str = "torchrun",
+    target: Literal["megatron", "deepspeed", "flagscale", "generic"] | None = None,
+    launcher: str | None = None,
     target_version: str | None = None,
     force: bool = False,
 ) -> None:
@@ -132,10 +149,54 @@ def explain(plan: Plan, *, what_if: bool = True) -> Explanation:
     return _explain(plan, what_if=what_if)
 
 
-def report(plan: Plan, path: _Path, *, what_if: bool = False) -> None:
+def replan(
+    plan: Plan,
+    *,
+    fail: Sequence[str] = (),
+    slow: Sequence[str] = (),
+    add: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    batch_tolerance: float = 0.0,
+    any_target: bool = False,
+) -> tuple[Replan, Plan]:
+    """The ways to go on after a change and the plan of the best one, as `hetcli replan`.
+
+    Changes are spelled as on the command line (`v100-1:2`, `a100-0:3:0.7`); `batch_tolerance` is
+    a share. Raises UsageError for a change that cannot be read, InfeasibleError where nothing that
+    is left can run the job.
+    """
+    changes = read_changes(fail=fail, slow=slow, add=add, remove=remove)
+    return _replan(plan, changes, batch_tolerance=batch_tolerance, any_target=any_target)
+
+
+def observe(
+    logs: Sequence[_Path], plan: Plan | None = None, *, tolerance: float = 0.1
+) -> Observation:
+    """What the logs of one run say, beside its plan, as `hetcli observe`; `tolerance` is a share.
+
+    Raises SpecError for a log without an iteration.
+    """
+    return _observe(read_logs([str(log) for log in logs]), plan, tolerance=tolerance)
+
+
+def compare(*plans: Plan) -> dict[str, Any]:
+    """Plans side by side, each against the first, as `hetcli compare --json` prints them."""
+    return comparison_document([(f"plan {at}", each) for at, each in enumerate(plans)])
+
+
+def report(
+    plan: Plan,
+    path: _Path,
+    *,
+    what_if: bool = False,
+    profiles: Sequence[Profile] = (),
+    trial: Trial | None = None,
+    observation: Observation | None = None,
+) -> None:
     """Write a report; the suffix (.html, .md, .json for a trace) says which, as `hetcli report`.
 
-    With `what_if` it holds what other hardware would bring, for which the search runs again.
+    With `what_if` it holds what other hardware would bring, for which the search runs again; with
+    the records of measurements, what they say beside the plan.
 
     Raises UsageError for another suffix, OutputError where the file cannot be written.
     """
@@ -146,7 +207,10 @@ def report(plan: Plan, path: _Path, *, what_if: bool = False) -> None:
         plan,
         replay(plan, hardware),
         hardware,
+        profiles=tuple(profiles),
         explanation=explain(plan, what_if=what_if),
+        trial=trial,
+        observation=observation,
     )
     forms = {".html": made.html, ".htm": made.html, ".md": made.markdown, ".json": made.trace}
     suffix = Path(path).suffix.lower()

@@ -68,6 +68,44 @@ def test_a_plan_is_written_read_exported_and_reported(tmp_path: Path) -> None:
         hetcli.api.report(found, tmp_path / "r.pdf")
 
 
+def test_a_failed_device_is_replanned_and_compared() -> None:
+    found = hetcli.plan("A100:8+V100:8", "qwen2.5-1.5b", global_batch=64, sequence=2048)
+    lost = found.stages[0].devices[0]
+    way, after = hetcli.api.replan(found, fail=[f"{lost.node}:{lost.index}"])
+    assert lost not in [device for stage in after.stages for device in stage.devices]
+    assert way.notes
+    compared = hetcli.api.compare(found, after)["plans"]
+    assert compared[1]["step_time_s"] == after.predicted.step_time_s
+    assert compared[1]["step_time_change"] > 0
+
+
+def test_a_log_stands_beside_its_plan_and_in_its_report(tmp_path: Path) -> None:
+    found = hetcli.estimate("A100:2", "llama-3.2-1b", global_batch=16, sequence=2048)
+    log = tmp_path / "train.log"
+    slow = 2e3 * found.predicted.step_time_s
+    log.write_text(
+        "".join(
+            f" iteration {at}/ 9 | elapsed time per iteration (ms): {slow:.1f} | "
+            f"global batch size: 16 |\n"
+            for at in range(1, 6)
+        )
+    )
+    seen = hetcli.api.observe([log], found)
+    assert seen.drift
+    assert seen.step_time_s.error == pytest.approx(-0.5, abs=0.001)
+    hetcli.api.report(found, tmp_path / "r.html", observation=seen)
+    assert "drifted" in (tmp_path / "r.html").read_text()
+
+
+def test_explain_is_that_of_the_command(tmp_path: Path) -> None:
+    found = hetcli.estimate("A100:2", "llama-3.2-1b", global_batch=16, sequence=2048)
+    hetcli.api.write_plan(found, tmp_path / "plan.json")
+    path = str(tmp_path / "plan.json")
+    printed = RUNNER.invoke(app, ["explain", path, "--no-what-if", "--json"])
+    told = hetcli.api.explain(found, what_if=False)
+    assert json.loads(told.model_dump_json()) == json.loads(printed.stdout)
+
+
 def test_a_record_and_flags_contradict_each_other() -> None:
     workload = Pretrain(global_batch=64, sequence=2048)
     with pytest.raises(UsageError, match="guess"):
