@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Saving", "best_interval", "mean_time_between_failures", "spare_nodes"]
+__all__ = [
+    "Saving",
+    "best_interval",
+    "mean_time_between_failures",
+    "spare_nodes",
+    "spares_that_pay",
+    "work_share",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +68,61 @@ def mean_time_between_failures(devices: int, device_mtbf_s: float) -> float:
     return device_mtbf_s / devices
 
 
+def _in_repair(count: int, mean: float) -> float:
+    """Probability that `count` nodes are in repair: Poisson, by Palm's theorem."""
+    if mean == 0:
+        return float(count == 0)
+    return math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+
+
+def work_share(
+    nodes: int, spares: int, node_mtbf_s: float, repair_s: float, share_without: float
+) -> float:
+    """Expected speed of a job on `nodes`, as a share of that with all of them.
+
+    Each node that is missing when the spares are used up leaves `share_without` of the speed: 0
+    for a job that waits for the repair. Nodes in repair follow a Poisson distribution of mean
+    nodes x repair / MTBF.
+    """
+    mean = nodes * repair_s / node_mtbf_s
+    return math.fsum(
+        _in_repair(count, mean) * share_without ** max(0, count - spares)
+        for count in range(spares + nodes + 1)
+    )
+
+
+def spares_that_pay(
+    nodes: int, node_mtbf_s: float, repair_s: float, share_without: float
+) -> tuple[int, float]:
+    """How many spare nodes bring most work for each node held, and the job's speed with them.
+
+    The speed is a share of that with all nodes (`work_share`).
+    """
+    mean = nodes * repair_s / node_mtbf_s
+    # So many are hardly ever in repair at once.
+    most = min(nodes, math.ceil(mean + 10 * math.sqrt(mean)) + 10)
+    speeds = [
+        work_share(nodes, spares, node_mtbf_s, repair_s, share_without)
+        for spares in range(most + 1)
+    ]
+    best = max(range(most + 1), key=lambda spares: (speeds[spares] / (nodes + spares), -spares))
+    return best, speeds[best]
+
+
 def spare_nodes(nodes: int, node_mtbf_s: float, repair_s: float, confidence: float = 0.99) -> int:
     """The fewest spare nodes with which the job has all its nodes with probability `confidence`.
 
-    Nodes in repair at a time follow a Poisson distribution of mean nodes x repair / MTBF (Palm's
-    theorem). Raises ValueError for a confidence outside (0, 1).
+    Nodes in repair at a time follow a Poisson distribution of mean nodes x repair / MTBF. Raises
+    ValueError for a confidence outside (0, 1).
     """
     if not 0 < confidence < 1:
         raise ValueError("the confidence lies between 0 and 1")
     mean = nodes * repair_s / node_mtbf_s
-    term = total = math.exp(-mean)
+    total = _in_repair(0, mean)
     spares = 0
     while total < confidence:
         spares += 1
-        term *= mean / spares
-        total += term
+        total += _in_repair(spares, mean)
         if spares > 10 * nodes + 100:
             break
     return spares

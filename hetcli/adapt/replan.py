@@ -23,7 +23,7 @@ from hetcli.spec.cluster import Cluster
 from hetcli.spec.plan import Certificate, Plan, PlanDevice, Target
 from hetcli.spec.replan import Replan, ReplanOption
 
-__all__ = ["replan"]
+__all__ = ["replan", "share_left"]
 
 UNCHANGED = "go on unchanged"
 
@@ -146,6 +146,12 @@ def _distinct(ways: list[_Way]) -> list[_Way]:
     for way in ways:
         kept.setdefault((way.configuration, id(way.left)), way)
     return sorted(kept.values(), key=lambda way: -way.tokens_per_s)
+
+
+def share_left(document: Replan) -> float:
+    """The share of its throughput that the job keeps in the chosen way, at most all of it."""
+    chosen = document.options[document.chosen]
+    return min(1.0, chosen.tokens_per_s / document.before_tokens_per_s)
 
 
 def _device(device: DeviceId) -> PlanDevice:

@@ -1,8 +1,8 @@
-"""How often a plan's job should save, in words."""
+"""How often a plan's job should save, and how many nodes to hold in reserve, in words."""
 
 from __future__ import annotations
 
-from hetcli.adapt.checkpoint import Saving, best_interval
+from hetcli.adapt.checkpoint import Saving, best_interval, spares_that_pay, work_share
 from hetcli.perf.memory.states import recipe
 from hetcli.search.document import configuration_of
 from hetcli.spec.model.parameters import (
@@ -12,9 +12,9 @@ from hetcli.spec.model.parameters import (
     layer_parameters,
 )
 from hetcli.spec.plan import Plan
-from hetcli.units import format_bytes, format_duration, parse_duration, parse_rate
+from hetcli.units import format_bytes, format_duration
 
-__all__ = ["checkpoint_bytes", "plan_saving", "saving_note"]
+__all__ = ["checkpoint_bytes", "plan_saving", "saving_note", "spares_note"]
 
 # Assumed where nobody says: what one node writes to a shared file system.
 NODE_BYTES_PER_S = 2e9
@@ -39,20 +39,36 @@ def plan_saving(plan: Plan, mtbf_s: float, node_bytes_per_s: float = NODE_BYTES_
     return best_interval(write_s, mtbf_s, RESTART_S)
 
 
-def saving_note(plan: Plan, *, mtbf: str | None, write_rate: str | None) -> str | None:
+def saving_note(plan: Plan, *, mtbf_s: float | None, node_bytes_per_s: float | None) -> str | None:
     """A sentence about checkpoints; None when no time between failures is known.
 
-    `mtbf` counts before the workload's own. Raises UsageError or ValueError for text that is no
-    time or rate.
+    `mtbf_s` counts before the workload's own.
     """
-    known = plan.inputs.workload.mean_time_between_failures_s
-    mtbf_s = parse_duration(mtbf) if mtbf is not None else known
+    mtbf_s = mtbf_s or plan.inputs.workload.mean_time_between_failures_s
     if not mtbf_s:
         return None
-    rate = NODE_BYTES_PER_S if write_rate is None else parse_rate(write_rate)
-    saving = plan_saving(plan, mtbf_s, rate)
-    assumed = " (2 GB/s a node assumed)" if write_rate is None else ""
+    saving = plan_saving(plan, mtbf_s, node_bytes_per_s or NODE_BYTES_PER_S)
+    assumed = " (2 GB/s a node assumed)" if node_bytes_per_s is None else ""
     return (
         f"checkpoint every {format_duration(saving.interval_s)}: "
         f"{format_bytes(checkpoint_bytes(plan))}{assumed}, goodput {saving.goodput:.1%}"
+    )
+
+
+def spares_note(
+    plan: Plan, share_without: float, *, mtbf_s: float | None, repair_s: float | None
+) -> str | None:
+    """A sentence about spare nodes; None when no time between failures, or of repair, is known.
+
+    `share_without` is the share of its speed that the job keeps without a node.
+    """
+    mtbf_s = mtbf_s or plan.inputs.workload.mean_time_between_failures_s
+    if not mtbf_s or repair_s is None:
+        return None
+    nodes = len({device.node for stage in plan.stages for device in stage.devices})
+    spares, speed = spares_that_pay(nodes, nodes * mtbf_s, repair_s, share_without)
+    alone = work_share(nodes, 0, nodes * mtbf_s, repair_s, share_without)
+    return (
+        f"spare nodes that pay: {spares}, with {speed:.1%} of the speed of all {nodes} nodes on "
+        f"average; without one {alone:.1%}"
     )

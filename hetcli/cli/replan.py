@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -9,8 +10,26 @@ import typer
 from hetcli.cli.command import command
 from hetcli.cli.output import Output
 from hetcli.errors import ExitCode
+from hetcli.units import parse_duration, parse_rate
 
 _Words = list[str] | None
+
+
+def duration(text: str) -> float:
+    """Seconds."""
+    return _read(parse_duration, text)
+
+
+def rate(text: str) -> float:
+    """Bytes per second."""
+    return _read(parse_rate, text)
+
+
+def _read(parse: Callable[[str], float], text: str) -> float:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def register(app: typer.Typer) -> None:
@@ -63,13 +82,30 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--any-target", help="Also what the plan's target cannot run.")
         ] = False,
         mtbf: Annotated[
-            str | None,
-            typer.Option("--mtbf", metavar="TIME", help="Time between failures of the job (8h)."),
+            float | None,
+            typer.Option(
+                "--mtbf",
+                metavar="TIME",
+                parser=duration,
+                help="Between failures of the job (8h): how often to save.",
+            ),
+        ] = None,
+        repair: Annotated[
+            float | None,
+            typer.Option(
+                "--repair",
+                metavar="TIME",
+                parser=duration,
+                help="With --mtbf, until a failed node is back (2d): the spares that pay.",
+            ),
         ] = None,
         write_rate: Annotated[
-            str | None,
+            float | None,
             typer.Option(
-                "--write-rate", metavar="RATE", help="What a node writes to storage (2GB/s)."
+                "--write-rate",
+                metavar="RATE",
+                parser=rate,
+                help="What a node writes to storage (2GB/s).",
             ),
         ] = None,
         out: Annotated[
@@ -84,7 +120,8 @@ def register(app: typer.Typer) -> None:
         """
         from hetcli.adapt.changes import read_changes
         from hetcli.adapt.replan import replan as again
-        from hetcli.adapt.saving import saving_note
+        from hetcli.adapt.replan import share_left
+        from hetcli.adapt.saving import saving_note, spares_note
         from hetcli.errors import UsageError
         from hetcli.report.replan import replan_view
         from hetcli.spec.plan import Plan
@@ -97,16 +134,21 @@ def register(app: typer.Typer) -> None:
                 why="replan needs to know what failed, slowed down, came or went",
                 fix="give --fail, --slow, --add or --remove",
             )
+        running = read_document(plan, Plan)
         result, new = again(
-            read_document(plan, Plan),
+            running,
             changes,
             batch_tolerance=batch_tolerance / 100,
             time_limit_s=time_limit,
             any_target=any_target,
         )
-        note = saving_note(new, mtbf=mtbf, write_rate=write_rate)
-        if note is not None:
-            result = result.model_copy(update={"notes": (*result.notes, note)})
+        notes = (
+            saving_note(new, mtbf_s=mtbf, node_bytes_per_s=write_rate),
+            spares_note(running, share_left(result), mtbf_s=mtbf, repair_s=repair),
+        )
+        result = result.model_copy(
+            update={"notes": (*result.notes, *(note for note in notes if note is not None))}
+        )
         if out is not None:
             output.save(out, new)
         if out != "-":

@@ -14,6 +14,8 @@ from hetcli.adapt.checkpoint import (
     best_interval,
     mean_time_between_failures,
     spare_nodes,
+    spares_that_pay,
+    work_share,
 )
 
 HOUR = 3600.0
@@ -94,3 +96,37 @@ def test_impossible_numbers_are_refused() -> None:
         best_interval(0, HOUR)
     with pytest.raises(ValueError, match="between 0 and 1"):
         spare_nodes(8, HOUR, HOUR, 1.0)
+
+
+def test_the_speed_with_spares_is_what_simulated_failures_and_repairs_leave() -> None:
+    nodes, spares, mtbf_s, repair_s, left = 16, 1, 200 * HOUR, 20 * HOUR, 0.8
+    dice = random.Random(7)
+    # Failures of a job that always has 16 nodes, each back after its repair: an M/D/inf queue.
+    now, backs, done, end = 0.0, [], 0.0, 2e5 * HOUR
+    while now < end:
+        following = now + dice.expovariate(nodes / mtbf_s)
+        for moment in [*[back for back in backs if back < following], following]:
+            missing = max(0, sum(back >= moment for back in backs) - spares)
+            done += (moment - now) * left**missing
+            now = moment
+        backs = [back for back in backs if back >= now]
+        backs.append(now + repair_s)
+    assert done / now == pytest.approx(work_share(nodes, spares, mtbf_s, repair_s, left), rel=0.01)
+
+
+@given(st.integers(1, 40), st.floats(0, 5), st.floats(0, 1))
+def test_no_other_number_of_spares_brings_more_work_a_node(
+    nodes: int, mean: float, left: float
+) -> None:
+    repair_s = mean / nodes * HOUR
+    spares, speed = spares_that_pay(nodes, HOUR, repair_s, left)
+    assert 0 <= speed <= 1 + 1e-9
+    for other in range(nodes + 1):
+        work = work_share(nodes, other, HOUR, repair_s, left)
+        assert work / (nodes + other) <= speed / (nodes + spares) * (1 + 1e-9)
+
+
+def test_a_job_that_hardly_feels_a_missing_node_holds_no_spare() -> None:
+    assert spares_that_pay(8, 1000 * HOUR, 10 * HOUR, 0.99)[0] == 0
+    # One that waits for every repair does.
+    assert spares_that_pay(128, 1000 * HOUR, 48 * HOUR, 0.0)[0] > 6

@@ -465,11 +465,13 @@ def test_the_command_writes_a_plan_like_any_other(tmp_path: Path) -> None:
 
 def test_the_command_shows_the_ways_and_refuses_to_do_nothing(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(lost_node().model_dump_json())
-    shown = run(str(tmp_path / "plan.json"), "--fail", "n-7", "--mtbf", "8h")
+    times = ("--mtbf", "200h", "--repair", "1d")
+    shown = run(str(tmp_path / "plan.json"), "--fail", "n-7", *times)
     assert shown.exit_code == 0, shown.stderr
-    for word in ("drop the replica", "new plan", "resharded", "checkpoint every"):
+    for word in ("drop the replica", "new plan", "resharded", "checkpoint every", "nodes that pay"):
         assert word in " ".join(shown.stdout.split())
     assert run(str(tmp_path / "plan.json")).exit_code == 2
+    assert run(str(tmp_path / "plan.json"), "--fail", "n-7", "--mtbf", "soon").exit_code == 2
 
 
 def test_devices_left_that_run_nothing_are_a_no(tmp_path: Path) -> None:
