@@ -6,12 +6,15 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from report_plans import drifted, profile, tried
 
 from hetcli.report.forms import Report
+from hetcli.search.explain import explain
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip(
@@ -99,6 +102,27 @@ def test_page_has_no_serious_barrier(browser: Any, page_file: Path, theme: str) 
     found = axe.Axe().run(visit.page).response["violations"]
     serious = [each["id"] for each in found if each["impact"] in ("serious", "critical")]
     assert serious == []
+    visit.context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_page_with_measurements_is_quiet_narrow_and_has_no_barrier(
+    browser: Any, mixed: Report, tmp_path: Path, theme: str
+) -> None:
+    path = tmp_path / "measured.html"
+    shown = replace(
+        mixed,
+        profiles=(profile(),),
+        explanation=explain(mixed.plan, what_if=False),
+        trial=tried(),
+        observation=drifted(),
+    )
+    path.write_text(shown.html(), encoding="utf-8")
+    visit = Visit(browser, path, width=360, theme=theme)
+    assert visit.complaints == []
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
+    found = axe.Axe().run(visit.page).response["violations"]
+    assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
     visit.context.close()
 
 
