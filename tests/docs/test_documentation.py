@@ -183,6 +183,14 @@ def test_site_builds_without_a_broken_link_or_anchor(tmp_path: Path) -> None:
 
 def test_links_of_the_readme_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    targets = re.findall(r"\]\(([^)#:]+)\)", text)
+    targets = re.findall(r"\]\(([^):#]+)(?:#([^)]+))?\)", text)
     assert targets
-    assert all((ROOT / target).exists() for target in targets)
+    for path, anchor in targets:
+        assert (ROOT / path).exists(), path
+        assert not anchor or anchor in anchors_of(ROOT / path), f"{path}#{anchor}"
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub and mkdocs give to headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
