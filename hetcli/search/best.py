@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from hetcli.search.families import Problem
-from hetcli.search.grid import Grid, Scored
+from hetcli.search.found import Scored
+from hetcli.search.grid import Grid
 
 __all__ = ["best_plan"]
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcli.search.costing import ALONE, FIRST, LAST, MIDDLE, Family
+from hetcli.search.costing import Family
 from hetcli.search.tables import Fitted, Tables, count_within
+from hetcli.search.tail import ALONE, FIRST, LAST, MIDDLE
 
 __all__ = [
     "MixRooms",

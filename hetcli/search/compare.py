@@ -8,7 +8,7 @@ from typing import Any
 from hetcli.search.best import best_plan
 from hetcli.search.document import alternative
 from hetcli.search.families import Problem
-from hetcli.search.grid import Scored
+from hetcli.search.found import Scored
 from hetcli.search.pools import Pool
 from hetcli.spec.plan import Comparison, Comparisons
 

@@ -8,7 +8,7 @@ the luckiest replica, so that bounds made from them hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.perf.chains import chains
-from hetcli.perf.compute import optimizer_time
 from hetcli.perf.configuration import (
     Configuration,
     DeviceId,
@@ -29,23 +28,20 @@ from hetcli.perf.configuration import (
 from hetcli.perf.rules import can_talk, runs_attention, supports
 from hetcli.perf.stage import Costs, Pass, replica_time
 from hetcli.perf.step import micro_exposed
-from hetcli.perf.synchronisation import rings, synchronisation, synchronised
+from hetcli.perf.synchronisation import synchronisation
 from hetcli.search.families import Problem, recomputes
 from hetcli.search.layout import Degrees
 from hetcli.search.placement import regular_stages, stages_per_node
 from hetcli.search.pools import Orders, Pool, orders
+from hetcli.search.tail import ALONE, Tail, cumulated, tail_of
 from hetcli.spec.model.architecture import MoeFeedForward
 from hetcli.spec.workload import RecomputeChoice
 
-__all__ = ["Costing", "Family", "Passes", "Row", "Tail", "tail_of"]
+__all__ = ["Costing", "Family", "Passes", "Row"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-
-# Where a stage is in the pipeline: in the middle, last, first, or all alone.
-MIDDLE, LAST, FIRST, ALONE = range(4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,20 +51,6 @@ class Passes:
 
     layers: Floats
     ends: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tail:
-    """What follows the last backward pass of a stage.
-
-    Rows are the gradients' reduction, the parameters' gathering and the update, in seconds:
-    `layers` [3, layers + 1] cumulated over layers, `ends` [3, roles] what no layer causes, and
-    `experts` [3] what any layer with routed experts adds once.
-    """
-
-    layers: Floats
-    ends: Floats
-    experts: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +276,7 @@ class Costing:
             start += run.count
         first, last = ask(LayerRange(0, 0), first=True), ask(LayerRange(0, 0), last=True)
         ends = np.array([np.zeros(2), last, first, first + last])
-        return Passes(_cumulated(each), ends.T)
+        return Passes(cumulated(each), ends.T)
 
     # --- after the last backward pass -----------------------------------------------------------
 
@@ -424,60 +406,6 @@ class Costing:
         )
 
 
-def tail_of(problem: Problem, configuration: Configuration, stage: Stage) -> Tail:
-    """What follows the last backward pass on the devices of a stage, for any layers on it."""
-    ask = _asking(problem, configuration, stage)
-    ends = [
-        ask(LayerRange(0, 0), first, last)
-        for first, last in ((False, False), (False, True), (True, False), (True, True))
-    ]
-    fixed = ends[MIDDLE]
-    each = np.zeros((3, problem.model.layer_count))
-    experts = np.zeros(3)
-    start = 0
-    for run in problem.model.layers:
-        one = ask(LayerRange(start, 1), False, False) - fixed
-        share = one
-        if isinstance(run.layer.feed_forward, MoeFeedForward):
-            # A second collective, of the experts' ring, is there once for all of them.
-            if run.count > 1:
-                share = ask(LayerRange(start, 2), False, False) - fixed - one
-            experts = np.maximum(experts, one - share)
-        each[:, start : start + run.count] = share[:, None]
-        start += run.count
-    return Tail(_cumulated(each), np.array(ends).T, experts)
-
-
-def _asking(
-    problem: Problem, configuration: Configuration, stage: Stage
-) -> Callable[[LayerRange, bool, bool], Floats]:
-    hardware = problem.hardware
-    kinds = {hardware.node_of(replica.devices[0]).device_type for replica in stage.replicas}
-    found = rings(configuration, stage, (), hardware)
-    # Only the first replica says something more than the rings do.
-    small = replace(stage, replicas=stage.replicas[:1])
-
-    def ask(layers: LayerRange, first: bool, last: bool) -> Floats:
-        sync = synchronised(
-            configuration,
-            problem.model,
-            replace(small, chunks=(layers,)),
-            found,
-            hardware,
-            first=first,
-            last=last,
-        )
-        update = max(
-            optimizer_time(
-                sync.state_parameters, kind, problem.workload.optimizer, configuration.offload
-            )
-            for kind in kinds
-        )
-        return np.array([sync.reduce_s, sync.gather_s, update])
-
-    return ask
-
-
 def _without_data(degrees: Degrees) -> tuple[object, ...]:
     """What costs depend on beside data parallelism, sharding and recomputation."""
     return (
@@ -490,10 +418,3 @@ def _without_data(degrees: Degrees) -> tuple[object, ...]:
         degrees.offload,
         degrees.sequence_parallel,
     )
-
-
-def _cumulated(each: Floats) -> Floats:
-    """Sums of the first 0, 1, .. layers along the last axis."""
-    result = np.zeros((*each.shape[:-1], each.shape[-1] + 1))
-    np.cumsum(each, axis=-1, out=result[..., 1:])
-    return result

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from hetcli.perf.chains import Chain, chains
 from hetcli.perf.configuration import LayerRange, Pipeline, Recompute
 from hetcli.perf.pipeline.lockstep import finish_1f1b
-from hetcli.search.costing import Costing, Family, Row, Tail, tail_of
+from hetcli.search.costing import Costing, Family, Row
 from hetcli.search.layout import Layout, configuration
 from hetcli.search.limits import Limits
 from hetcli.search.splits import Stages, least_layers
 from hetcli.search.tables import exposed_tail
+from hetcli.search.tail import Tail, tail_of
 
 __all__ = ["Exact", "exact_of"]
 

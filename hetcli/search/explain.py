@@ -13,7 +13,7 @@ from hetcli.perf.step import predict
 from hetcli.search.best import best_plan
 from hetcli.search.document import alternative, configuration_of
 from hetcli.search.families import Problem, check_request
-from hetcli.search.grid import Scored
+from hetcli.search.found import Scored
 from hetcli.search.options import options_of
 from hetcli.search.pools import pools
 from hetcli.search.situations import PLACES, Situation, faster_device, faster_links, situations

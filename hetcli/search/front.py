@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hetcli.search.best import best_plan
 from hetcli.search.families import Problem
-from hetcli.search.grid import Scored
+from hetcli.search.found import Scored
 
 __all__ = ["front"]
 

@@ -17,11 +17,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcli.errors import ConfigurationError
-from hetcli.perf.configuration import Configuration
-from hetcli.perf.prediction import Prediction
 from hetcli.perf.rules import interleaving_is_legal
-from hetcli.perf.step import predict
 from hetcli.search.bounds import (
     MixRooms,
     after_pipeline,
@@ -31,10 +27,12 @@ from hetcli.search.bounds import (
     row_rooms,
     shape_bounds,
 )
-from hetcli.search.costing import ALONE, Costing, Family
+from hetcli.search.costing import Costing, Family
+from hetcli.search.entries import Item, Mixed, Open, Shape, Shapes, size
 from hetcli.search.exact import Exact, exact_of
 from hetcli.search.families import Problem, families, precisions
-from hetcli.search.layout import Degrees, Layout, configuration
+from hetcli.search.found import Found, layout_key, predicted
+from hetcli.search.layout import Degrees, Layout
 from hetcli.search.leaf import best_split, least_bottleneck, polished
 from hetcli.search.limits import Limits
 from hetcli.search.mixes import mixes, ordered
@@ -42,15 +40,16 @@ from hetcli.search.partition import even_split
 from hetcli.search.requirements import Requirements
 from hetcli.search.splits import split_shapes, stages_of
 from hetcli.search.tables import Fitted, Tables
+from hetcli.search.tail import ALONE
+from hetcli.search.worth import SECONDS_PER_HOUR, Worth, check_prices
 from hetcli.spec.workload import RecomputeChoice
 
-__all__ = ["Found", "Grid", "Scored"]
+__all__ = ["Grid"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-SECONDS_PER_HOUR = 3600.0
 # Stages of shapes that are split together: enough to pay for the calls, not to fill the caches.
 BATCH = 1024
 # Mixes that are put in order together, and shapes that are made of them at a time.
@@ -68,80 +67,6 @@ STEPS = 8
 # the proof: what a few seconds allow.
 MOST_SHAPES = 3_000_000
 MOST_LEAVES = 3_000
-# Plans that are predicted in full for every plan of the ranking.
-SPARE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A plan with its prediction; `value` is what is minimised (seconds, or dollars a step)."""
-
-    value: float
-    layout: Layout
-    configuration: Configuration
-    prediction: Prediction
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The result of a search, best plan first; no plan of the space beats `bound`.
-
-    Every candidate that was `seen` was `scored`, or stands in `pruned` under the rule that left it
-    out.
-    """
-
-    plans: tuple[Scored, ...]
-    bound: float
-    seen: int
-    scored: int
-    pruned: Counter[str]
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Open:
-    """A family with its costs; of its mixes those above `floor` were not made yet.
-
-    Next come those up to `window` times its bound.
-    """
-
-    family: Family
-    tables: Tables
-    fitted: Fitted | None
-    floor: float
-    window: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Mixes:
-    """Stages of each row, by ascending bound of their value."""
-
-    home: _Open
-    counts: Ints
-    bounds: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Shapes:
-    """Shapes of one family and depth, by ascending bound of their value."""
-
-    home: _Open
-    rows: Ints
-    counts: Ints
-    bounds: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Shape:
-    """One shape, with a split that comes near to its bound."""
-
-    home: _Open
-    rows: Ints
-    counts: Ints
-    split: Ints
-
-
-_Item = Degrees | _Open | _Mixes | _Shapes | _Shape
 
 
 @dataclass(eq=False)
@@ -152,6 +77,7 @@ class Grid:
     costing: Costing = field(init=False)
     limits: Limits = field(init=False)
     requirements: Requirements = field(init=False)
+    worth: Worth = field(init=False)
     pruned: Counter[str] = field(default_factory=Counter)
     scored: int = 0
     # The best plan of each mapping, and the least bound of what was given up.
@@ -162,7 +88,7 @@ class Grid:
     _leaves: int = 0
     # How near plans of each depth came to their bounds at best.
     _reached: dict[int, float] = field(default_factory=dict)
-    _queue: list[tuple[float, int, _Item]] = field(default_factory=list)
+    _queue: list[tuple[float, int, Item]] = field(default_factory=list)
     _tickets: count[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
@@ -173,8 +99,9 @@ class Grid:
             problem.options, problem.workload, problem.hardware, problem.pools
         )
         self.requirements.check()
+        self.worth = Worth(problem, self.requirements)
         if problem.workload.objective == "cost":
-            _check_prices(problem)
+            check_prices(problem)
 
     @property
     def layers(self) -> int:
@@ -194,11 +121,11 @@ class Grid:
             heapq.heappop(self._queue)
             if isinstance(item, Degrees):
                 self._cost(value, item)
-            elif isinstance(item, _Open):
+            elif isinstance(item, Open):
                 (self._mix if item.fitted else self._fit)(value, item)
-            elif isinstance(item, _Mixes):
+            elif isinstance(item, Mixed):
                 self._order(item)
-            elif isinstance(item, _Shapes):
+            elif isinstance(item, Shapes):
                 self._split(item)
             else:
                 self._weigh(value, item)
@@ -207,8 +134,8 @@ class Grid:
         stopped = left < self._threshold
         for value, _, item in self._queue:
             why = "left when the search stopped" if stopped else "slower than the plans kept"
-            self.pruned[why if value < np.inf else "memory of the pools"] += _size(item)
-        plans = self._predicted()
+            self.pruned[why if value < np.inf else "memory of the pools"] += size(item)
+        plans = predicted(self.problem, self.requirements, self._best.values())
         best = plans[0].value if plans else np.inf
         bound = min(left, self._given_up, best)
         seen = self.scored + sum(self.pruned.values())
@@ -222,39 +149,8 @@ class Grid:
         spent = self._shapes_made > MOST_SHAPES or self._leaves > MOST_LEAVES
         return spent and self._threshold < np.inf
 
-    def _push(self, value: float, item: _Item) -> None:
+    def _push(self, value: float, item: Item) -> None:
         heapq.heappush(self._queue, (value, next(self._tickets), item))
-
-    # --- seconds and dollars --------------------------------------------------------------------
-
-    def _rate(self, family: Family, rows: Ints, counts: Ints) -> Floats:
-        """Dollars a second of whole shapes, [candidates]."""
-        hourly = [row.pool.node.price_per_device_hour or 0.0 for row in family.rows]
-        each = np.array(hourly) * family.degrees.devices_per_stage / SECONDS_PER_HOUR
-        rate: Floats = (counts * each[rows]).sum(axis=1)
-        return rate
-
-    def _value(self, seconds: Floats, rate: Floats) -> Floats:
-        """What is minimised: the seconds, or the dollars of the devices in them."""
-        return seconds if self.problem.workload.objective == "throughput" else seconds * rate
-
-    def _seconds(self, value: Floats, rate: Floats) -> Floats:
-        """The seconds of shapes that have a value."""
-        if self.problem.workload.objective == "throughput":
-            return np.asarray(np.broadcast_to(value, rate.shape))
-        seconds: Floats = value / np.maximum(rate, 1e-300)
-        return seconds
-
-    def _useful_seconds(self, rate: Floats, value: float) -> Floats:
-        """Seconds within which a shape reaches a value and keeps the limits."""
-        if self.problem.workload.objective == "throughput":
-            seconds = np.full(len(rate), value)
-        else:
-            seconds = value / np.maximum(rate, 1e-300)
-        requirements = self.requirements
-        seconds = np.minimum(seconds, requirements.most_seconds * (1 + 1e-12))
-        useful: Floats = np.minimum(seconds, requirements.most_dollars / np.maximum(rate, 1e-300))
-        return useful
 
     # --- degrees and families -------------------------------------------------------------------
 
@@ -291,13 +187,13 @@ class Grid:
         most = self._most_stages(degrees)
         family = self.costing.family(degrees, most)
         tables = Tables.of(family, self.costing.kinds)
-        if self.problem.workload.objective == "throughput":
+        if self.worth.is_time:
             stages = self.problem.options.pipeline_parallel
             deepest = self._deepest(degrees, most)
             value = max(value, family_bound(family, tables, self.layers, deepest, stages))
-        self._push(value, _Open(family, tables, None, 0.0, WINDOW))
+        self._push(value, Open(family, tables, None, 0.0, WINDOW))
 
-    def _fit(self, value: float, home: _Open) -> None:
+    def _fit(self, value: float, home: Open) -> None:
         """Queue a family with what its stages can hold."""
         family, degrees = home.family, home.family.degrees
         deepest = self._deepest(degrees, self._most_stages(degrees))
@@ -324,14 +220,14 @@ class Grid:
     def _slowest(self) -> float:
         """Seconds from which a step is of no use, whatever devices it is on."""
         slowest = self.requirements.most_seconds
-        if self.problem.workload.objective == "throughput":
+        if self.worth.is_time:
             slowest = min(slowest, self._threshold)
         return slowest
 
-    def _mix(self, value: float, home: _Open) -> None:
+    def _mix(self, value: float, home: Open) -> None:
         """Queue the mixes of a family whose bound is near its own; the others wait."""
         family = home.family
-        throughput = self.problem.workload.objective == "throughput"
+        throughput = self.worth.is_time
         # A mix costs what its devices do, which its layers alone say nothing of.
         top = min(self._threshold, value * home.window) if throughput else self._threshold
         seconds = min(top if throughput else np.inf, self.requirements.most_seconds)
@@ -343,9 +239,9 @@ class Grid:
         if not complete:
             self._given_up = min(self._given_up, value)
         rows = np.broadcast_to(np.arange(len(family.rows)), counts.shape)
-        rate = self._rate(family, rows, counts)
+        rate = self.worth.rate(family, rows, counts)
         bounds = mix_bounds(family, home.tables, self.layers, counts)
-        value_of = self._value(bounds, rate)
+        value_of = self.worth.value(bounds, rate)
         if throughput and np.isfinite(top):
             near = value_of < top
             raised = self._whole_layers(home, counts[near], max(value, home.floor), top)
@@ -362,9 +258,9 @@ class Grid:
         order = kept[np.argsort(value_of[kept], kind="stable")]
         if order.size:
             bounds = np.maximum(value_of[order], value)
-            self._push(float(bounds[0]), _Mixes(home, counts[order], bounds))
+            self._push(float(bounds[0]), Mixed(home, counts[order], bounds))
 
-    def _made(self, home: _Open, seconds: float) -> tuple[Ints, bool, bool]:
+    def _made(self, home: Open, seconds: float) -> tuple[Ints, bool, bool]:
         """The mixes that may do a step in so many seconds.
 
         Also whether these are all of them, and whether more time would not make more.
@@ -385,7 +281,7 @@ class Grid:
         all_made = all_alone and bool((caps >= row_caps(family, fitted, np.inf)).all())
         return np.concatenate([single, several]), made.complete, all_made
 
-    def _whole_layers(self, home: _Open, counts: Ints, low: float, high: float) -> Floats:
+    def _whole_layers(self, home: Open, counts: Ints, low: float, high: float) -> Floats:
         """Seconds below which the stages of mixes have no room for all layers, [candidates]."""
         assert home.fitted is not None
         found = np.zeros(len(counts))
@@ -415,7 +311,7 @@ class Grid:
         found: Ints = kept[self.requirements.keep_shapes(degrees, every, by_pool[kept], pruned)]
         return found
 
-    def _order(self, mixed: _Mixes) -> None:
+    def _order(self, mixed: Mixed) -> None:
         """Queue the shapes of the most promising mixes."""
         home, family = mixed.home, mixed.home.family
         worth = self._worth(mixed.bounds)
@@ -432,9 +328,9 @@ class Grid:
             self._shapes_made += len(rows)
             if not complete:
                 self._given_up = min(self._given_up, float(mixed.bounds[0]))
-            rate = self._rate(family, rows, counts)
+            rate = self.worth.rate(family, rows, counts)
             bounds = shape_bounds(family, home.tables, self.layers, rows, counts)
-            value = np.maximum(self._value(bounds, rate), mixed.bounds[0])
+            value = np.maximum(self.worth.value(bounds, rate), mixed.bounds[0])
             kept = value < self._threshold
             self.pruned["slower than the plans kept"] += int((~kept).sum())
             kept[kept] = self.requirements.keep_bounds(
@@ -455,15 +351,15 @@ class Grid:
         self.pruned["slower than the plans kept"] += len(bounds) - worth
         return worth
 
-    def _push_shapes(self, home: _Open, rows: Ints, counts: Ints, value: Floats) -> None:
+    def _push_shapes(self, home: Open, rows: Ints, counts: Ints, value: Floats) -> None:
         if len(value):
             order = np.argsort(value, kind="stable")
-            shapes = _Shapes(home, rows[order], counts[order], value[order])
+            shapes = Shapes(home, rows[order], counts[order], value[order])
             self._push(float(shapes.bounds[0]), shapes)
 
     # --- splits ---------------------------------------------------------------------------------
 
-    def _split(self, group: _Shapes) -> None:
+    def _split(self, group: Shapes) -> None:
         """Bound the splits of the most promising shapes, and queue what may become a plan."""
         home, family = group.home, group.home.family
         worth = self._worth(group.bounds)
@@ -475,7 +371,7 @@ class Grid:
         if not cut:
             return
         rows, counts, bounds = group.rows[:cut], group.counts[:cut], group.bounds[:cut]
-        rate = self._rate(family, rows, counts)
+        rate = self.worth.rate(family, rows, counts)
         stages = stages_of(family, rows, counts)
         uniform = self.problem.options.uniform_layers
         assert home.fitted is not None
@@ -486,16 +382,16 @@ class Grid:
             stages,
             self.layers,
             after_pipeline(home.tables, self.layers, rows, counts),
-            self._seconds(bounds, rate),
-            self._useful_seconds(rate, self._threshold),
+            self.worth.seconds(bounds, rate),
+            self.worth.useful_seconds(rate, self._threshold),
             np.array(even_split(self.layers, stages.depth)) if uniform else None,
         )
         self.pruned["memory of a stage"] += int((~holds).sum())
-        value = self._value(seconds, rate)
+        value = self.worth.value(seconds, rate)
         useful = np.isfinite(value)
         self.pruned["slower than the plans kept"] += int((holds & ~useful).sum())
         shapes = [
-            (float(value[at]), _Shape(home, rows[at], counts[at], split[at]))
+            (float(value[at]), Shape(home, rows[at], counts[at], split[at]))
             for at in np.flatnonzero(useful)
         ]
         for entry in shapes:
@@ -503,7 +399,7 @@ class Grid:
         if shapes:
             self._try(*min(shapes, key=lambda entry: entry[0]))
 
-    def _try(self, value: float, shape: _Shape) -> None:
+    def _try(self, value: float, shape: Shape) -> None:
         """Weigh one split of a shape at once if plans like it came near enough to their bounds.
 
         A good plan that is known early rules out much.
@@ -518,17 +414,17 @@ class Grid:
         seconds = float(exact.seconds(start[None])[0])
         if not self.problem.options.uniform_layers:
             start, seconds = polished(exact, start)
-        rate = self._rate(shape.home.family, shape.rows[None], shape.counts[None])
+        rate = self.worth.rate(shape.home.family, shape.rows[None], shape.counts[None])
         self._keep(shape, exact, start, seconds, float(rate[0]))
-        reached = float(self._value(np.array([seconds]), rate)[0]) / value
+        reached = float(self.worth.value(np.array([seconds]), rate)[0]) / value
         self._reached[depth] = min(self._reached.get(depth, np.inf), reached)
 
-    def _weigh(self, value: float, shape: _Shape) -> None:
+    def _weigh(self, value: float, shape: Shape) -> None:
         """Find the best split of a shape."""
         home = shape.home
         self._leaves += 1
         exact = self._exact(shape)
-        rate = self._rate(home.family, shape.rows[None], shape.counts[None])
+        rate = self.worth.rate(home.family, shape.rows[None], shape.counts[None])
         start = self._start(exact, shape.split)
         if start is None:
             self.pruned["memory of a stage"] += 1
@@ -537,7 +433,7 @@ class Grid:
         if self.problem.options.uniform_layers:
             self._keep(shape, exact, start, float(exact.seconds(start[None])[0]), float(rate[0]))
             return
-        useful = float(self._useful_seconds(rate, self._threshold)[0])
+        useful = float(self.worth.useful_seconds(rate, self._threshold)[0])
         if not useful < np.inf:
             split, useful = polished(exact, start)
             self._keep(shape, exact, split, useful, float(rate[0]))
@@ -549,7 +445,7 @@ class Grid:
             split, seconds = polished(exact, start)
             self._keep(shape, exact, split, seconds, float(rate[0]))
 
-    def _exact(self, shape: _Shape) -> Exact:
+    def _exact(self, shape: Shape) -> Exact:
         family = shape.home.family
         stages = stages_of(family, shape.rows[None], shape.counts[None])
         return exact_of(self.costing, family, self.limits, shape.rows, shape.counts, stages)
@@ -562,13 +458,13 @@ class Grid:
             return split
         return None if self.problem.options.uniform_layers else least_bottleneck(exact)
 
-    def _keep(self, shape: _Shape, exact: Exact, split: Ints, seconds: float, rate: float) -> None:
+    def _keep(self, shape: Shape, exact: Exact, split: Ints, seconds: float, rate: float) -> None:
         """Remember a plan if it is the best of its mapping."""
         family = shape.home.family
         dollars = np.array([seconds * rate])
         if not self.requirements.keep_bounds(np.array([seconds]), dollars, Counter()).all():
             return
-        value = float(self._value(np.array([seconds]), np.array([rate]))[0])
+        value = float(self.worth.value(np.array([seconds]), np.array([rate]))[0])
         runs = tuple(
             (family.rows[row].pool, int(number))
             for row, number in zip(shape.rows, shape.counts, strict=True)
@@ -581,62 +477,11 @@ class Grid:
         )
         mapping = (family.degrees, layout.stages)
         known = self._best.get(mapping)
-        if known is None or (value, _key(layout)) < (known[0], _key(known[1])):
+        if known is None or (value, layout_key(layout)) < (known[0], layout_key(known[1])):
             self._best[mapping] = (value, layout)
             self._threshold = min(self._threshold, value)
 
-    def _recompute(self, family: Family, shape: _Shape, backs: Ints) -> tuple[RecomputeChoice, ...]:
+    def _recompute(self, family: Family, shape: Shape, backs: Ints) -> tuple[RecomputeChoice, ...]:
         """What each stage recomputes, from its choices counted from the last one."""
         kinds = np.repeat(shape.rows, shape.counts)
         return tuple(family.rows[row].choices[back] for row, back in zip(kinds, backs, strict=True))
-
-    # --- whole predictions ----------------------------------------------------------------------
-
-    def _predicted(self) -> tuple[Scored, ...]:
-        """The best plans, predicted in full and ranked by that."""
-        problem = self.problem
-        ranked = sorted(self._best.values(), key=lambda plan: (plan[0], _key(plan[1])))
-        plans: list[Scored] = []
-        for value, layout in ranked[: SPARE * problem.options.top]:
-            whole = configuration(layout, problem.workload)
-            prediction = predict(
-                whole, model=problem.model, workload=problem.workload, hardware=problem.hardware
-            )
-            if prediction.worst_device.headroom_bytes < problem.workload.memory_margin:
-                continue
-            if self.requirements.broken_by(whole, prediction) is not None:
-                continue
-            value = prediction.step_time_s
-            if problem.workload.objective == "cost":
-                assert prediction.cost_per_step is not None
-                value = prediction.cost_per_step
-            plans.append(Scored(value, layout, whole, prediction))
-        return tuple(sorted(plans, key=lambda plan: (plan.value, _key(plan.layout))))
-
-
-def _size(item: _Item) -> int:
-    """How many candidates an entry of the queue stands for."""
-    return len(item.counts) if isinstance(item, _Mixes | _Shapes) else 1
-
-
-def _key(layout: Layout) -> tuple[object, ...]:
-    """A total order of layouts, so that equal values are ranked the same way every time."""
-    return (
-        layout.stages,
-        layout.degrees,
-        tuple((pool.index, number) for pool, number in layout.runs),
-        layout.recompute,
-        layout.layers,
-    )
-
-
-def _check_prices(problem: Problem) -> None:
-    without = sorted(
-        {pool.node.group for pool in problem.pools if pool.node.price_per_device_hour is None}
-    )
-    if without:
-        raise ConfigurationError(
-            "the cheapest plan is asked for, but not every price is known",
-            why=f"no price_per_hour for {', '.join(without)}",
-            fix="give these node groups a price_per_hour, or --objective throughput",
-        )

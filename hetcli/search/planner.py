@@ -9,8 +9,9 @@ from hetcli.perf.resolve import resolve
 from hetcli.search.compare import compare, worth_comparing
 from hetcli.search.document import alternative, plan_document
 from hetcli.search.families import Problem, check_request
+from hetcli.search.found import Found, Scored
 from hetcli.search.front import front
-from hetcli.search.grid import Found, Grid, Scored
+from hetcli.search.grid import Grid
 from hetcli.search.miss import infeasible, nearest_miss
 from hetcli.search.options import PlanOptions, asked
 from hetcli.search.pools import Pool, pools

@@ -10,7 +10,7 @@ from typing import Any
 from hetcli.errors import InfeasibleError
 from hetcli.search.best import best_plan
 from hetcli.search.families import Problem
-from hetcli.search.grid import Scored
+from hetcli.search.found import Scored
 from hetcli.units import format_count, format_money
 
 __all__ = ["unsatisfied"]

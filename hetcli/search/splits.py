@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.search.bounds import bottleneck_weights, is_regular
-from hetcli.search.costing import ALONE, FIRST, LAST, MIDDLE, Family
+from hetcli.search.costing import Family
 from hetcli.search.tables import Fitted, Tables, count_within
+from hetcli.search.tail import ALONE, FIRST, LAST, MIDDLE
 
 __all__ = ["Stages", "least_layers", "split_shapes", "stages_of"]
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.perf.synchronisation import unhidden
-from hetcli.search.costing import ALONE, FIRST, LAST, MIDDLE, Family
+from hetcli.search.costing import Family
+from hetcli.search.tail import ALONE, FIRST, LAST, MIDDLE
 
 __all__ = ["Fitted", "Tables", "count_within", "exposed_tail"]
 
