@@ -16,6 +16,8 @@ class ExportTarget(StrEnum):
 
     megatron = "megatron"
     deepspeed = "deepspeed"
+    flagscale = "flagscale"
+    generic = "generic"
 
 
 class Launcher(StrEnum):
@@ -25,6 +27,7 @@ class Launcher(StrEnum):
     deepspeed = "deepspeed"
     slurm = "slurm"
     kubernetes = "kubernetes"
+    flagscale = "flagscale"
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +45,10 @@ def register(app: typer.Typer) -> None:
         target: Annotated[
             ExportTarget | None, typer.Option("--target", help="Default: the plan's target.")
         ] = None,
-        launcher: Annotated[Launcher, typer.Option("--launcher")] = Launcher.torchrun,
+        launcher: Annotated[
+            Launcher | None,
+            typer.Option("--launcher", help="Default: torchrun; FlagScale's own for that target."),
+        ] = None,
         target_version: Annotated[
             str | None,
             typer.Option("--target-version", metavar="VERSION", help="The framework's release."),
@@ -76,7 +82,7 @@ def register(app: typer.Typer) -> None:
         launch = render(
             read_document(plan, Plan),
             target=target and target.value,
-            launcher=launcher.value,
+            launcher=launcher and launcher.value,
             target_version=target_version,
         )
         if dry_run:

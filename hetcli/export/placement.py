@@ -13,10 +13,11 @@ from typing import Final, Literal
 
 from hetcli.spec.plan import Plan, PlanDevice
 
-__all__ = ["DEFAULT_ORDER", "REPLICA_ORDER", "Host", "Placement", "RankOrder", "place"]
+__all__ = ["DEFAULT_ORDER", "REPLICA_ORDER", "Host", "Placement", "RankOrder", "place", "placed"]
 
-# Megatron-LM's two rank orders (`--use-tp-pp-dp-mapping` selects the second), fastest axis first.
-RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
+# Megatron-LM's two rank orders (`--use-tp-pp-dp-mapping` selects the second), fastest axis first;
+# and ranks that count node by node, whatever they are in the plan.
+RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "node"]
 DEFAULT_ORDER: Final[RankOrder] = "tp-cp-ep-dp-pp"
 REPLICA_ORDER: Final[RankOrder] = "tp-cp-ep-pp-dp"
 
@@ -64,7 +65,7 @@ class Placement:
 def place(plan: Plan, orders: Sequence[RankOrder]) -> Placement | None:
     """The first of `orders` in which every node holds a contiguous block of ranks; None if none."""
     for order in orders:
-        placement = _placement(plan, order)
+        placement = placed(_RANKS[order](plan), order)
         if placement is not None:
             return placement
     return None
@@ -95,8 +96,8 @@ _RANKS: Final[Mapping[RankOrder, Callable[[Plan], list[tuple[int, PlanDevice]]]]
 }
 
 
-def _placement(plan: Plan, order: RankOrder) -> Placement | None:
-    ranks = _RANKS[order](plan)
+def placed(ranks: Sequence[tuple[int, PlanDevice]], order: RankOrder) -> Placement | None:
+    """The stage and device of every rank as hosts; None where a node's ranks do not follow."""
     hosts: list[Host] = []
     first = 0
     for name, block in groupby(ranks, key=lambda item: item[1].node):

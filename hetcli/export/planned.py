@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import get_args
+from typing import Final, get_args
 
 from hetcli.catalog.gpu import Gpu
 from hetcli.errors import ConfigurationError
@@ -18,6 +19,9 @@ from hetcli.spec.model.architecture import Model, MoeFeedForward
 from hetcli.spec.plan import Plan
 
 __all__ = ["Planned", "configuration", "open_plan"]
+
+# Steps of a run whose plan names no number of tokens.
+DEFAULT_STEPS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,14 @@ class Planned:
     def sequence(self) -> int:
         """Tokens of one sequence."""
         return self.plan.inputs.workload.sequence
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the run: the planned tokens, or enough to see that it runs."""
+        workload = self.plan.inputs.workload
+        if workload.tokens is None:
+            return DEFAULT_STEPS
+        return math.ceil(workload.tokens / (workload.global_batch * workload.sequence))
 
     @cached_property
     def groups(self) -> Mapping[str, NodeGroup]:

@@ -9,6 +9,7 @@ from hetcli.errors import ConfigurationError, UnknownNameError
 from hetcli.export.environment import node_environment, socket_interface
 from hetcli.export.launch import LaunchDirectory, LaunchFile
 from hetcli.export.launchers.deepspeed import DEEPSPEED
+from hetcli.export.launchers.flagscale import FLAGSCALE
 from hetcli.export.launchers.kubernetes import KUBERNETES
 from hetcli.export.launchers.launcher import Launcher
 from hetcli.export.launchers.slurm import SLURM
@@ -25,7 +26,7 @@ from hetcli.units import format_count, format_duration
 __all__ = ["LAUNCHERS", "render"]
 
 LAUNCHERS: Final = {
-    launcher.name: launcher for launcher in (TORCHRUN, DEEPSPEED, SLURM, KUBERNETES)
+    launcher.name: launcher for launcher in (TORCHRUN, DEEPSPEED, SLURM, KUBERNETES, FLAGSCALE)
 }
 
 
@@ -33,12 +34,13 @@ def render(
     plan: Plan,
     *,
     target: str | None = None,
-    launcher: str = "torchrun",
+    launcher: str | None = None,
     target_version: str | None = None,
 ) -> LaunchDirectory:
     """The launch directory that starts `plan` on `target`; the plan's own target by default.
 
-    `target_version` is a release such as 0.19 or 0.19.2.
+    Without a `launcher` it is the target's first one. `target_version` is a release such as 0.19
+    or 0.19.2.
 
     Raises:
         UnknownNameError: no such target, launcher or release.
@@ -47,7 +49,7 @@ def render(
     """
     chosen = _target(target or plan.target)
     version = _version(chosen, target_version)
-    starter = _launcher(chosen, launcher)
+    starter = _launcher(chosen, launcher or chosen.launchers[0])
     planned = open_plan(plan)
     program, placement = chosen.program(planned, version)
     _check_host_names(placement)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hetcli.export.deepspeed import target as deepspeed
+from hetcli.export.flagscale import target as flagscale
+from hetcli.export.generic import target as generic
 from hetcli.export.megatron import target as megatron
 from hetcli.export.placement import Placement
 from hetcli.export.planned import Planned
@@ -19,7 +21,8 @@ __all__ = ["TARGETS", "ExportTarget"]
 class ExportTarget:
     """A framework: the releases it is written for, and what makes its program of a plan.
 
-    `program(planned, version)` raises UnsupportedByTargetError for a plan that it cannot run.
+    `program(planned, version)` raises UnsupportedByTargetError for a plan that it cannot run. The
+    first of the launchers is the one that is taken when none is asked for.
     """
 
     name: str
@@ -48,6 +51,22 @@ TARGETS: Final = {
             deepspeed.DEFAULT_VERSION,
             ("torchrun", "deepspeed", "slurm", "kubernetes"),
             deepspeed.program,
+        ),
+        ExportTarget(
+            "flagscale",
+            "FlagScale",
+            flagscale.VERSIONS,
+            flagscale.DEFAULT_VERSION,
+            ("flagscale",),
+            flagscale.program,
+        ),
+        ExportTarget(
+            "generic",
+            "your own trainer",
+            generic.VERSIONS,
+            generic.DEFAULT_VERSION,
+            ("torchrun", "slurm", "kubernetes"),
+            generic.program,
         ),
     )
 }

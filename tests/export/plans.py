@@ -209,6 +209,38 @@ def make_plan(
     return document(configuration, where, model, target=target, peak=peak, tokens=tokens)
 
 
+def uneven_plan(
+    where: Cluster,
+    model: Model,
+    stages: Sequence[tuple[int, int, int, int]],
+    *,
+    micro_batches: int = 8,
+    sequence: int = 4096,
+    target: Target = "flagscale",
+    recompute: Recompute = NONE,
+    **more: Any,
+) -> Plan:
+    """A plan whose stages are (layers, tensor_parallel, data_parallel, micro_batch_size)."""
+    pool = iter([device for node in resolve(where).nodes for device in node.device_ids])
+    made, first = [], 0
+    batch = micro_batches * stages[0][2] * stages[0][3]
+    for layers, tensor, data, size in stages:
+        count = batch // (data * size)
+        replicas = [Replica(tuple(islice(pool, tensor)), count, size) for _ in range(data)]
+        assert all(len(replica.devices) == tensor for replica in replicas), "too few devices"
+        made.append(Stage((LayerRange(first, layers),), tensor, tuple(replicas), recompute))
+        first += layers
+    configuration = Configuration(
+        pipelines=(Pipeline(tuple(made)),),
+        micro_batch_size=stages[0][3],
+        global_batch=batch,
+        sequence=sequence,
+        precision=more.pop("precision", "bf16"),
+        **more,
+    )
+    return document(configuration, where, model, target=target)
+
+
 def document(
     configuration: Configuration,
     where: Cluster,
@@ -293,5 +325,6 @@ __all__ = [
     "mixtral",
     "replace",
     "tiny",
+    "uneven_plan",
     "with_stage_tensor",
 ]

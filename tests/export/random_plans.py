@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
-from plans import cluster, group, llama, make_plan, with_stage_tensor
+from plans import cluster, group, llama, make_plan, uneven_plan, with_stage_tensor
 
 from hetcli.perf.configuration import Recompute
 from hetcli.spec.plan import Plan
@@ -28,9 +28,43 @@ def _split(draw: st.DrawFn, layers: int, parts: int) -> list[int]:
     return [stop - start for start, stop in pairwise(edges)]
 
 
+def feasible(target: str) -> st.SearchStrategy[Plan]:
+    """Plans that `target` runs."""
+    if target == "flagscale":
+        return uneven()
+    if target == "generic":
+        return st.one_of(uneven(), even("megatron"), even("deepspeed"))
+    return even(target)
+
+
 @st.composite
-def feasible(draw: st.DrawFn, target: Any) -> Plan:
-    """A plan that `target` runs, on one to four nodes of unlike kinds and sizes."""
+def uneven(draw: st.DrawFn) -> Plan:
+    """One to four nodes of a stage or two each; nodes differ in tensor and data parallelism."""
+    gpus = draw(st.lists(st.sampled_from(GPUS), min_size=1, max_size=4).map(sorted))
+    where = cluster(*(group(f"node-{number}", gpu) for number, gpu in enumerate(gpus)))
+    sequences = 8 * draw(st.integers(1, 2))
+    shapes = []
+    for _ in gpus:
+        tensor, stages = draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from((1, 2)))
+        data = 8 // stages // tensor
+        shapes += [(tensor, data, sequences // data)] * stages
+    layers = draw(st.integers(max(2, len(shapes)), 48))
+    counts = _split(draw, layers, len(shapes))
+    return uneven_plan(
+        where,
+        llama(layers),
+        [(count, *shape) for count, shape in zip(counts, shapes, strict=True)],
+        micro_batches=len(shapes) * draw(st.integers(1, 3)),
+        precision=draw(st.sampled_from(("bf16", "fp16", "fp32"))),
+        recompute=draw(st.sampled_from(RECOMPUTE)),
+        zero_stage=draw(st.sampled_from((0, 1))),
+        sequence_parallel=draw(st.booleans()),
+    )
+
+
+@st.composite
+def even(draw: st.DrawFn, target: Any) -> Plan:
+    """A plan of the grid space, on one to four nodes of unlike kinds and sizes."""
     counts = draw(st.lists(st.sampled_from((2, 4, 8)), min_size=1, max_size=4))
     where = cluster(
         *(
@@ -121,8 +155,12 @@ def _wide(plan: Plan) -> bool:
 
 
 def _several(plan: Plan) -> bool:
-    data = plan.parallelism.data_parallel or 1
+    data = min(len(stage.replicas) for stage in plan.stages)
     return data > 1 and plan.parallelism.gradient_accumulation > 1
+
+
+def _unlike_ends(plan: Plan) -> bool:
+    return plan.stages[0].tensor_parallel != plan.stages[-1].tensor_parallel
 
 
 def _always(_: Plan) -> bool:
@@ -189,4 +227,11 @@ DEEPSPEED = (
         "only ZeRO-3",
     ),
 )
-BREAKS = {"megatron": MEGATRON, "deepspeed": DEEPSPEED}
+FLAGSCALE = (
+    *COMMON,
+    Break("scaled embedding", _always, model(embedding_scale=64.0), "no option scales it"),
+    Break("zero 2", _always, degrees(zero_stage=2), "shards optimizer states only"),
+    Break("micro-batches", _several, _more_micro_batches, "one number a mesh"),
+    Break("tied embeddings", _unlike_ends, model(tied_embeddings=True), "share the embedding"),
+)
+BREAKS = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "flagscale": FLAGSCALE}

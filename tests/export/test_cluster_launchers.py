@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,16 +51,6 @@ def test_a_slurm_task_runs_the_script_of_its_node(tmp_path: Path) -> None:
     result, calls = stubs.run(folder, "run_task.sh", SLURMD_NODENAME="other")
     assert (result.returncode, calls) == (1, [])
     assert "the plan has no node other" in result.stderr
-
-
-def test_shellcheck_finds_nothing_in_a_slurm_job(tmp_path: Path) -> None:
-    folder = written(render(mixed(), launcher="slurm"), tmp_path)
-    shellcheck = Path(sys.executable).parent / "shellcheck"
-    names = ["-x", "job.sbatch", "run_task.sh", "run_node_0.sh"]
-    result = subprocess.run(
-        [shellcheck, *names], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stdout
 
 
 def test_a_jobset_has_a_replicated_job_for_each_kind_of_node() -> None:

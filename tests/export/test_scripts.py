@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from hetcli.errors import ConfigurationError
 from hetcli.export import LaunchDirectory, render
 from hetcli.spec.plan import Plan
 
-SHELLCHECK = str(Path(sys.executable).parent / "shellcheck")
 ETHERNET = {"kind": "ethernet", "rate": "10Gbps"}
 
 
@@ -40,25 +38,6 @@ MIXED = cluster(
     group("h", "H100-SXM5-80GB", cpu_vendor="Intel", cores=96),
     group("a", "A100-SXM4-80GB", gpus=4, cpu_vendor="AMD"),
 )
-
-
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
-@pytest.mark.parametrize("target", ["megatron", "deepspeed"])
-def test_shellcheck_finds_nothing(target: str, launcher: str, tmp_path: Path) -> None:
-    plan = make_plan(MIXED, llama(), [12, 12, 8], data=4, target=target, overlap_param_gather=False)
-    folder = written(render(plan, launcher=launcher), tmp_path)
-    scripts = sorted(folder.glob("*.sh"))
-    assert len(scripts) == 4
-    for script in scripts:
-        subprocess.run(["bash", "-n", str(script)], check=True)
-    result = subprocess.run(
-        [SHELLCHECK, "-x", *(script.name for script in scripts)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout
 
 
 def test_no_line_of_a_readme_or_script_ends_in_a_blank(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from hetcli.errors import ConfigurationError, InfeasibleError
@@ -34,7 +33,6 @@ TRAINER: Final = (
     "mesh.py",
     "data.py",
 )
-DEFAULT_STEPS: Final = 100
 
 
 def program(planned: Planned, version: str) -> tuple[Program, Placement]:
@@ -47,9 +45,6 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
     placement = _place(planned)
     plan = planned.plan
     workload = plan.inputs.workload
-    steps = DEFAULT_STEPS
-    if workload.tokens is not None:
-        steps = math.ceil(workload.tokens / (workload.global_batch * workload.sequence))
     on_cpu = planned.vendors == ("cpu",)
     return (
         Program(
@@ -61,7 +56,7 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
                 LaunchFile("ds_config.json", config_text(plan.parallelism, workload)),
                 *(LaunchFile(name, template_text(f"deepspeed/{name}")) for name in TRAINER),
             ),
-            settings={"deepspeed_version": version, "releases": [version], "steps": steps},
+            settings={"deepspeed_version": version, "releases": [version], "steps": planned.steps},
             user_variables=("DATA_PATH", "CHECKPOINT_DIR", "SAVE_INTERVAL", "TRAIN_STEPS"),
             steps_before=(
                 "Optional: `DATA_PATH` (a NumPy array of token numbers; random tokens otherwise), "

@@ -26,8 +26,6 @@ __all__ = ["DEFAULT_VERSION", "VERSIONS", "program"]
 # before 0.17 hold neither.
 VERSIONS: Final = ("0.17", "0.18", "0.19")
 DEFAULT_VERSION: Final = "0.19"
-# Steps of a run whose plan names no number of tokens.
-DEFAULT_STEPS: Final = 100
 # torch.distributed's default for Megatron-LM, and how many steps a collective may take longer.
 MINIMUM_TIMEOUT_MINUTES: Final = 10
 TIMEOUT_STEPS: Final = 20
@@ -91,7 +89,7 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
             ),
             settings={
                 "megatron_version": version,
-                "steps": _steps(planned),
+                "steps": planned.steps,
                 "node_array": "RECOMPUTE" if of_node else "",
             },
             user_variables=USER_VARIABLES,
@@ -209,13 +207,6 @@ def _recompute(stage: PlanStage) -> tuple[Argument, ...]:
         *method,
         Argument("--recompute-num-layers", (str(layers),)),
     )
-
-
-def _steps(planned: Planned) -> int:
-    workload = planned.plan.inputs.workload
-    if workload.tokens is None:
-        return DEFAULT_STEPS
-    return math.ceil(workload.tokens / (workload.global_batch * workload.sequence))
 
 
 def _notes(planned: Planned, placement: Placement, unlike_recompute: bool) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+import yaml
+
 from hetcli.export.megatron.layout import parse_layout
 from hetcli.export.readback.shell import options
 from hetcli.spec.plan import Plan, PlanStage
@@ -13,6 +15,8 @@ from hetcli.spec.plan import Plan, PlanStage
 __all__ = [
     "Facts",
     "deepspeed_facts",
+    "flagscale_devices",
+    "flagscale_facts",
     "megatron_facts",
     "planned_facts",
     "planned_recompute",
@@ -43,6 +47,10 @@ _DEGREES: Final = (
 def planned_facts(plan: Plan, target: str) -> Facts:
     """What the files of `target` must say."""
     degrees = plan.parallelism
+    if target == "generic":
+        return {}
+    if target == "flagscale":
+        return _flagscale_planned(plan)
     if target == "deepspeed":
         return {name: getattr(degrees, name) for name in _BATCH}
     model = plan.inputs.model
@@ -152,3 +160,75 @@ def deepspeed_facts(text: str) -> Facts:
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"ds_config.json lacks {error}") from error
+
+
+def _flagscale_planned(plan: Plan) -> Facts:
+    degrees, model = plan.parallelism, plan.inputs.model
+    first = plan.stages[0]
+    experts = degrees.expert_parallel if _has_experts(plan) else None
+    return {
+        "layers of every stage": [stage.layers for stage in plan.stages],
+        "tensor_parallel of every stage": [stage.tensor_parallel for stage in plan.stages],
+        "data_parallel of every stage": [len(stage.replicas) for stage in plan.stages],
+        "expert_parallel": experts,
+        "micro_batch_size": first.replicas[0].micro_batch_size,
+        "global_batch": degrees.global_batch,
+        "zero_stage": degrees.zero_stage,
+        "precision": degrees.precision,
+        "sequence_parallel": degrees.sequence_parallel,
+        "recompute": first.recompute,
+        "sequence": plan.inputs.workload.sequence,
+        "layers": model.layer_count,
+        "hidden_size": model.hidden_size,
+        "vocabulary": model.vocab_size,
+    }
+
+
+def flagscale_facts(text: str) -> Facts:
+    """What flagscale.yaml says. Raises ValueError where it is no such file."""
+    train = _train(text)
+    system, model = train["system"], train["model"]
+    hetero, precision = system["hetero"], system["precision"]
+    flat = hetero["hetero_process_meshes"]
+    meshes = [flat[start : start + 5] for start in range(0, len(flat), 5)]
+    stages = [mesh for mesh in meshes for _ in range(mesh[4])]
+    return {
+        "layers of every stage": hetero["hetero_pipeline_layer_split"],
+        "tensor_parallel of every stage": [mesh[0] for mesh in stages],
+        "data_parallel of every stage": [mesh[3] for mesh in stages],
+        "expert_parallel": system.get("expert_model_parallel_size"),
+        "micro_batch_size": model["micro_batch_size"],
+        "global_batch": model["global_batch_size"],
+        "zero_stage": int(system["use_distributed_optimizer"]),
+        "precision": "fp8"
+        if "fp8_format" in precision
+        else next((name for name in ("bf16", "fp16") if precision.get(name)), "fp32"),
+        "sequence_parallel": system["sequence_parallel"],
+        "recompute": system["recompute"].get("recompute_granularity", "none"),
+        "sequence": model["seq_length"],
+        "layers": model["num_layers"],
+        "hidden_size": model["hidden_size"],
+        "vocabulary": model["vocab_size"],
+    }
+
+
+def flagscale_devices(text: str) -> dict[str, tuple[str, ...]]:
+    """The devices that flagscale.yaml shows to the processes of each node."""
+    of_node = _document(text)["experiment"]["envs"]["node_specific"]
+    return {
+        node: tuple(str(value).split(","))
+        for node, variables in of_node.items()
+        for name, value in variables.items()
+        if name.endswith("VISIBLE_DEVICES")
+    }
+
+
+def _document(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"flagscale.yaml: {error}") from error
+
+
+def _train(text: str) -> Any:
+    return _document(text)["train"]

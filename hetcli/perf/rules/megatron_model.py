@@ -89,6 +89,7 @@ def _whole(model: Model) -> Iterator[Gap]:
             (model.embedding_scale is not None, "the scaled embedding", "no option scales it"),
             (model.head_bias, "the bias of the output layer", "the output layer has none"),
             (model.logit_softcap is not None, "the capped logits", "no option caps them"),
+            (model.adapters is not None, "the adapters", "it trains every weight of a model"),
             (norm.kind == "none", "blocks without norms", "--normalization LayerNorm or RMSNorm"),
             (not norm.elementwise, "norms without weights", "every norm has weights"),
             (
