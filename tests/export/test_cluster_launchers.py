@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -78,30 +79,111 @@ def test_a_jobset_has_a_replicated_job_for_each_kind_of_node() -> None:
     ]
 
 
-# Fields of the API, of those that this repository writes (JobSet v1alpha2, batch/v1, core/v1).
-FIELDS = {
-    "": {"apiVersion", "kind", "metadata", "spec"},
-    "spec": {"coordinator", "failurePolicy", "managedBy", "network", "replicatedJobs"}
-    | {"startupPolicy", "successPolicy", "suspend", "ttlSecondsAfterFinished"},
-    "spec.failurePolicy": {"maxRestarts", "restartStrategy", "rules"},
-    "spec.network": {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"},
-    "spec.replicatedJobs": {"dependsOn", "groupName", "name", "replicas", "template"},
-    "spec.replicatedJobs.template": {"metadata", "spec"},
-    "spec.replicatedJobs.template.spec": {"activeDeadlineSeconds", "backoffLimit"}
-    | {"completionMode", "completions", "parallelism", "suspend", "template"},
+# Kinds of the fields that are written, out of the schemas of JobSet v1alpha2, PyTorchJob v1, batch
+# and core. A name is the schema of a part below; a list has one kind for all its entries.
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "JobSet": {"apiVersion": str, "kind": str, "metadata": "Metadata", "spec": "JobSetSpec"},
+    "Metadata": {"name": str},
+    "JobSetSpec": {
+        "failurePolicy": "FailurePolicy",
+        "network": "Network",
+        "replicatedJobs": ["ReplicatedJob"],
+    },
+    "FailurePolicy": {"maxRestarts": int},
+    "Network": {"enableDNSHostnames": bool, "subdomain": str},
+    "ReplicatedJob": {"name": str, "replicas": int, "template": "JobTemplate"},
+    "JobTemplate": {"spec": "JobSpec"},
+    "JobSpec": {
+        "parallelism": int,
+        "completions": int,
+        "completionMode": str,
+        "backoffLimit": int,
+        "template": "PodTemplate",
+    },
+    "PyTorchJob": {"apiVersion": str, "kind": str, "metadata": "Metadata", "spec": "PyTorchSpec"},
+    "PyTorchSpec": {
+        "nprocPerNode": str,
+        "runPolicy": "RunPolicy",
+        "pytorchReplicaSpecs": {"Master": "ReplicaSpec", "Worker": "ReplicaSpec"},
+    },
+    "RunPolicy": {"backoffLimit": int},
+    "ReplicaSpec": {"replicas": int, "restartPolicy": str, "template": "PodTemplate"},
+    "PodTemplate": {"spec": "PodSpec"},
+    "PodSpec": {
+        "restartPolicy": str,
+        "hostNetwork": bool,
+        "dnsPolicy": str,
+        "affinity": dict,
+        "containers": ["Container"],
+        "volumes": ["Volume"],
+    },
+    "Container": {
+        "name": str,
+        "image": str,
+        "workingDir": str,
+        "command": [str],
+        "env": ["Variable"],
+        "envFrom": [dict],
+        "resources": {"limits": dict},
+        "volumeMounts": ["Mount"],
+    },
+    "Variable": {"name": str, "value": str, "valueFrom": dict},
+    "Mount": {"name": str, "mountPath": str},
+    "Volume": {"name": str, "configMap": dict, "emptyDir": dict},
 }
 
 
-def test_a_jobset_has_no_field_that_the_api_lacks() -> None:
-    manifest = yaml.safe_load(render(mixed(), launcher="kubernetes")["jobset.yaml"])
-    assert manifest["apiVersion"] == "jobset.x-k8s.io/v1alpha2"
-    for path, fields in FIELDS.items():
-        found = [manifest]
-        for step in path.split(".") if path else ():
-            deeper = [entry[step] for entry in found]
-            found = [e for d in deeper for e in (d if isinstance(d, list) else [d])]
-        for entry in found:
-            assert entry.keys() <= fields, path
+def wrong(value: Any, kind: Any, where: str = "") -> list[str]:
+    """Where a manifest has a field that the schema lacks, or one of another kind."""
+    kind = SCHEMAS[kind] if isinstance(kind, str) else kind
+    if isinstance(kind, type):
+        return [] if type(value) is kind else [f"{where} is no {kind.__name__}"]
+    if isinstance(kind, list):
+        return [e for n, entry in enumerate(value) for e in wrong(entry, kind[0], f"{where}[{n}]")]
+    unknown = [f"{where}.{name} is unknown" for name in value.keys() - kind.keys()]
+    known = [name for name in value if name in kind]
+    return unknown + [e for n in known for e in wrong(value[n], kind[n], f"{where}.{n}")]
+
+
+def alike() -> Plan:
+    return make_plan(cluster(group("n[0-2]", gpus=4)), llama(), [12, 10, 10], tensor=4)
+
+
+@pytest.mark.parametrize("plan", [mixed(), alike()])
+def test_a_jobset_follows_its_schema(plan: Plan) -> None:
+    manifest = yaml.safe_load(render(plan, launcher="kubernetes")["jobset.yaml"])
+    assert wrong(manifest, "JobSet") == []
+    assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    # A pod's name, `hetcli-nodes-<i>-<j>-<k>-<five letters>`, is a label of DNS.
+    assert all(len(job["name"]) < 40 for job in manifest["spec"]["replicatedJobs"])
+    manifest["spec"]["replicatedJobs"][0]["replica"] = 1
+    manifest["spec"]["network"]["subdomain"] = 5
+    assert sorted(wrong(manifest, "JobSet")) == [
+        ".spec.network.subdomain is no str",
+        ".spec.replicatedJobs[0].replica is unknown",
+    ]
+
+
+def test_nodes_that_are_alike_get_a_pytorchjob_too(tmp_path: Path) -> None:
+    launch = render(alike(), launcher="kubernetes")
+    manifest = yaml.safe_load(launch["pytorchjob.yaml"])
+    assert wrong(manifest, "PyTorchJob") == []
+    spec = manifest["spec"]
+    assert spec["nprocPerNode"] == "4"
+    parts = spec["pytorchReplicaSpecs"]
+    assert {role: part["replicas"] for role, part in parts.items()} == {"Master": 1, "Worker": 2}
+    [container] = parts["Worker"]["template"]["spec"]["containers"]
+    assert container["name"] == "pytorch"  # The operator looks for this one.
+    folder = written(launch, tmp_path)
+    (folder / "command").write_text(f"cd {folder}\n{container['command'][2]}\n")
+    result, [call] = stage(tmp_path / "stubs").run(folder, "command", RANK="2", WORLD_SIZE="3")
+    assert result.returncode == 0, result.stderr
+    assert call.argv[call.argv.index("--node-rank") + 1] == "2"
+    assert call.argv[call.argv.index("--nproc-per-node") + 1] == "4"
+
+
+def test_nodes_that_differ_get_no_pytorchjob() -> None:
+    assert "pytorchjob.yaml" not in render(mixed(), launcher="kubernetes").files
 
 
 def test_a_pod_runs_the_script_of_its_rank(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 PyTorchJob, TrainJob and MPIJob have one number of processes for all nodes; a JobSet gives every
 replicated job a template of its own. A pod's node rank is the first rank of its replicated job,
 written into it, plus its job index there: nothing hangs on the order of replicated jobs.
-Source: JobSet API v1alpha2 (config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml).
+Where all nodes are alike a PyTorchJob is written too, whose operator sets RANK to the pod's number.
+Source: JobSet API v1alpha2 (config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml); Kubeflow's
+training operator 1.9 (kubeflow.org_pytorchjobs.yaml and pkg/controller.v1/pytorch).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from hetcli.export.launchers.node_types import NodeType, node_types
 from hetcli.export.placement import Placement
 from hetcli.export.planned import Planned
 
-__all__ = ["KUBERNETES", "jobset"]
+__all__ = ["KUBERNETES", "jobset", "pytorchjob"]
 
 NAME: Final = "hetcli"
 FOLDER: Final = "/launch"
@@ -69,6 +71,13 @@ def jobset(types: Iterable[NodeType]) -> dict[str, Any]:
 
 
 def _replicated_job(kind: NodeType) -> dict[str, Any]:
+    first = {"name": "FIRST_NODE_RANK", "value": str(kind.first_rank)}
+    index = {
+        "name": "JOB_INDEX",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}},
+    }
+    master = {"name": "MASTER_ADDR", "value": f"{NAME}-nodes-0-0-0.{NAME}"}
+    pod = _pod(kind, "node", "$((FIRST_NODE_RANK + JOB_INDEX))", [first, index, master])
     return {
         "name": f"nodes-{kind.number}",
         "replicas": len(kind.hosts),
@@ -78,38 +87,39 @@ def _replicated_job(kind: NodeType) -> dict[str, Any]:
                 "completions": 1,
                 "completionMode": "Indexed",  # It gives the pod its host name.
                 "backoffLimit": 0,
-                "template": {"spec": _pod(kind)},
+                "template": {"spec": pod},
             }
         },
     }
 
 
-def _pod(kind: NodeType) -> dict[str, Any]:
+def pytorchjob(kind: NodeType) -> dict[str, Any]:
+    """The PyTorchJob of nodes that are all alike: the master is node 0, worker i node i + 1."""
+    template = {"spec": _pod(kind, "pytorch", "$RANK", [])}
+    replicas = {"Master": 1, "Worker": len(kind.hosts) - 1}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": NAME},
+        "spec": {
+            "nprocPerNode": str(kind.hosts[0].processes),
+            "runPolicy": {"backoffLimit": 0},
+            "pytorchReplicaSpecs": {
+                role: {"replicas": count, "restartPolicy": "Never", "template": template}
+                for role, count in replicas.items()
+                if count
+            },
+        },
+    }
+
+
+def _pod(
+    kind: NodeType, container: str, node_rank: str, environment: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A pod that runs the script of the node that the shell expression `node_rank` names."""
     limits = {_RESOURCES[kind.vendor]: kind.gpus} if kind.vendor in _RESOURCES else {}
     hosts = [host.name for host in kind.hosts]
     expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": hosts}
-    container = {
-        "name": "node",
-        "image": IMAGE,
-        "workingDir": FOLDER,
-        "command": ["bash", "-c", "exec ./run_node_$((FIRST_NODE_RANK + JOB_INDEX)).sh"],
-        "env": [
-            {"name": "FIRST_NODE_RANK", "value": str(kind.first_rank)},
-            {
-                "name": "JOB_INDEX",
-                "valueFrom": {
-                    "fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}
-                },
-            },
-            {"name": "MASTER_ADDR", "value": f"{NAME}-nodes-0-0-0.{NAME}"},
-        ],
-        "envFrom": [{"configMapRef": {"name": f"{NAME}-settings", "optional": True}}],
-        "resources": {"limits": limits},
-        "volumeMounts": [
-            {"name": "launch", "mountPath": FOLDER},
-            {"name": "memory", "mountPath": "/dev/shm"},
-        ],
-    }
     return {
         "restartPolicy": "Never",
         # The plan's interfaces and rates are those of the host.
@@ -122,7 +132,21 @@ def _pod(kind: NodeType) -> dict[str, Any]:
                 }
             }
         },
-        "containers": [container],
+        "containers": [
+            {
+                "name": container,
+                "image": IMAGE,
+                "workingDir": FOLDER,
+                "command": ["bash", "-c", f"exec ./run_node_{node_rank}.sh"],
+                "env": environment,
+                "envFrom": [{"configMapRef": {"name": f"{NAME}-settings", "optional": True}}],
+                "resources": {"limits": limits},
+                "volumeMounts": [
+                    {"name": "launch", "mountPath": FOLDER},
+                    {"name": "memory", "mountPath": "/dev/shm"},
+                ],
+            }
+        ],
         "volumes": [
             {"name": "launch", "configMap": {"name": f"{NAME}-launch", "defaultMode": 0o755}},
             {"name": "memory", "emptyDir": {"medium": "Memory"}},
@@ -131,8 +155,13 @@ def _pod(kind: NodeType) -> dict[str, Any]:
 
 
 def _files(planned: Planned, placement: Placement) -> tuple[LaunchFile, ...]:
-    manifest = jobset(node_types(planned, placement))
-    return (LaunchFile("jobset.yaml", yaml.safe_dump(manifest, sort_keys=False)),)
+    types = node_types(planned, placement)
+    files = [LaunchFile("jobset.yaml", yaml.safe_dump(jobset(types), sort_keys=False))]
+    if len(types) == 1 and len({host.devices for host in placement.hosts}) == 1:
+        why = "# All nodes are alike: for Kubeflow's training operator, instead of jobset.yaml.\n"
+        text = yaml.safe_dump(pytorchjob(types[0]), sort_keys=False)
+        files.append(LaunchFile("pytorchjob.yaml", why + text))
+    return tuple(files)
 
 
 KUBERNETES = Launcher(
