@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -423,6 +424,36 @@ def test_missing_bytes_are_those_of_the_parameters_counted_one_by_one(
         for kind, content, _ in cells[1] - cells[0]
     )
     assert sizes.missing(held[:1], held[1:])[0, 0] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "batches", "idle"),
+    [
+        (59, {2832}, False),
+        (55, {2640, 3080}, False),
+        (66, {2640, 3168}, False),
+        # No batch of the band splits over 640 devices: some stay idle, and are named.
+        (80, set(), True),
+    ],
+)
+def test_sixty_nodes_that_come_and_go_keep_the_batch_within_ten_per_cent(
+    nodes: int, batches: set[int], idle: bool
+) -> None:
+    """ServiceNow/Fast-LLM issue 241: 480 data-parallel GPUs, a batch of 2,880."""
+    replicas = [((device,), 6) for node in range(60) for device in devices(0, 8, f"n-{node}")]
+    short = configuration([stage([(0, 12)], replicas)], batch=2880)
+    running = replace(short, sequence=2048)
+    given_ = planned(running, gpt(12, 2048, 16), a100(60), "megatron")
+    changes = read_changes(
+        remove=[f"n-{node}" for node in range(nodes, 60)],
+        add=[f"m-{node}=n-0" for node in range(60, nodes)],
+    )
+    document, new = replan(given_, changes, batch_tolerance=0.1)
+    chosen = document.options[document.chosen]
+    assert not batches or new.inputs.workload.global_batch in batches
+    assert "megatron" in chosen.runs_on
+    assert (len(chosen.idle) > 0) is idle
+    assert 2592 <= new.inputs.workload.global_batch <= 3168
 
 
 def test_a_thousand_gpus_are_replanned_within_seconds() -> None:
