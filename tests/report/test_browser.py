@@ -196,6 +196,10 @@ def test_print_is_light_and_without_controls(browser: Any, page_file: Path) -> N
     assert visit.color() == "rgb(255, 255, 255)"
     assert not visit.page.is_visible(".controls")
     assert visit.page.is_visible("#canvas svg")
+    # The width of A4 between Chromium's margins, in which nothing can be scrolled into view.
+    visit.page.set_viewport_size({"width": 718, "height": 900})
+    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+    assert visit.page.evaluate(f"{cut}.map(e => e.getAttribute('aria-label'))") == []
     assert visit.page.pdf().startswith(b"%PDF")
     visit.context.close()
 
