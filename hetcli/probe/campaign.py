@@ -27,7 +27,7 @@ from hetcli.probe.supervise import JobError
 from hetcli.probe.tournament import group_sizes, rounds
 from hetcli.probe.wire import DescribeJob, LinkJob, NodeFacts, StoreJob
 from hetcli.spec.model.architecture import Model
-from hetcli.spec.profile import Measurement, Profile
+from hetcli.spec.profile import LinkScope, Measurement, Profile
 
 __all__ = ["PARTS", "Campaign", "Part", "Settings"]
 
@@ -82,7 +82,7 @@ class Campaign:
 
         `describe` comes before.
         """
-        measured = [node for node in self.nodes if self.facts[node.name].torch]
+        measured = [node for node in self.nodes if self.facts[node.name].measurable]
         self._whole = max(self.estimate_s(), 1e-9)
         if "compute" in self.settings.parts:
             await self._machine_by_machine(measured, self._compute)
@@ -105,13 +105,15 @@ class Campaign:
                 draft.note("only the inventory was asked for")
             elif not facts.torch:
                 draft.note("torch is not installed (pip install 'hetcli[profile]'): inventory only")
+            elif not facts.measurable:
+                draft.note("only NVIDIA GPUs and processors are measured: inventory only")
             elif facts.ranks == 0 and not any(device.usable for device in facts.devices):
                 draft.miss("everything", "no device of this node can be used")
 
     def estimate_s(self) -> float:
         """About how many seconds the measuring takes, by the time that each step is given."""
         seconds = 0.0
-        names = [node.name for node in self.nodes if self.facts[node.name].torch]
+        names = [node.name for node in self.nodes if self.facts[node.name].measurable]
         machines = self._machines(names)
         for members in machines:
             for name in members:
@@ -174,7 +176,7 @@ class Campaign:
                 continue
             if step.rank not in described:
                 described.add(step.rank)
-                why = await self._describe(node, step.rank, draft)
+                why = await self._describe(node, step, draft)
                 if why:
                     broken[step.device] = why
                     draft.miss(step.label, why)
@@ -184,15 +186,19 @@ class Campaign:
             self._advance(f"{node.name}: {step.label}", share)
             draft.save()
 
-    async def _describe(self, node: Node, rank: int, draft: Draft) -> str:
+    async def _describe(self, node: Node, step: Step, draft: Draft) -> str:
         """Learn what torch knows of the device; why it cannot be measured, or nothing."""
         try:
-            seen = await node.run(rank, DescribeJob(), limit_s=DESCRIBE_LIMIT_S)
+            seen = await node.run(step.rank, DescribeJob(), limit_s=DESCRIBE_LIMIT_S)
         except JobError as failed:
             return failed.why
         draft.update_host(
             **{name: seen[name] for name in ("torch", "cuda", "nccl") if seen.get(name)}
         )
+        if seen.get("integrated"):
+            # NVML knows no memory of such a part, or the host's; CUDA knows what it may use of it.
+            memory = {name: seen[name] for name in ("memory_total_bytes", "memory_free_bytes")}
+            draft.update_device(step.device, unified_memory=True, **memory)
         return ""
 
     async def _one(self, node: Node, step: Step, seconds: float, draft: Draft) -> None:
@@ -267,16 +273,19 @@ class Campaign:
             draft.miss(label, why, names)
             return
         key = f"group-{next(self._counter)}"
+        scope: LinkScope = "intra_node" if len(nodes) == 1 else "inter_node"
         limit = 3 * effort.link_s + LINK_GRACE_S
         try:
             first = nodes[step.members[0][0]]
-            opened = await first.run(step.members[0][1], StoreJob(key=key), limit_s=LINK_GRACE_S)
+            opened = await first.run(
+                step.members[0][1], StoreJob(key=key, scope=scope), limit_s=LINK_GRACE_S
+            )
             jobs = [
                 LinkJob(
                     key=key,
                     operation=step.operation,
                     backend="nccl" if backends == {"nccl"} else "gloo",
-                    scope="intra_node" if len(nodes) == 1 else "inter_node",
+                    scope=scope,
                     nodes=names,
                     devices=own,
                     rank=rank,

@@ -74,6 +74,14 @@ class Draft:
         host = self.profile.host.model_copy(update=facts)
         self.profile = self.profile.model_copy(update={"host": host})
 
+    def update_device(self, index: int, **facts: object) -> None:
+        """Correct what is known of a device."""
+        devices = tuple(
+            each.model_copy(update=facts) if each.index == index else each
+            for each in self.profile.devices
+        )
+        self.profile = self.profile.model_copy(update={"devices": devices})
+
     def finish(self) -> Profile:
         """The last document: complete when no step is missing."""
         self.profile = self.profile.model_copy(update={"complete": not self.profile.missing})

@@ -76,9 +76,11 @@ def _use_interface(address: str) -> None:
     interface = _interface(address)
     if interface is None:
         return
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+    # NCCL takes a name for the beginning of names, unless an equals sign stands before it.
+    exact = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    for variable, value in exact.items():
         if variable not in _CHOSEN:
-            os.environ[variable] = interface
+            os.environ[variable] = value
 
 
 # What the user's environment already decided before this module touched it.

@@ -134,12 +134,20 @@ def _kernel(kernel: AttentionKernel) -> Iterator[None]:
 
 def _best_kernel(run: Callable[[], Any]) -> AttentionKernel:
     """The first attention kernel that runs these shapes forward and backward on this device."""
+    import torch
+
     kernels: tuple[AttentionKernel, ...] = ("flash", "cudnn", "efficient", "math")
     for kernel in kernels:
-        with _kernel(kernel), warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+        with _kernel(kernel), warnings.catch_warnings():
             # torch warns once for every reason why a kernel cannot run.
             warnings.simplefilter("ignore")
-            run()
+            try:
+                run()
+            except torch.OutOfMemoryError:
+                # Another kernel would hide that the shape is too large.
+                raise
+            except RuntimeError:
+                continue
             return kernel
     raise WrongResultError("no attention kernel of torch runs these shapes")
 

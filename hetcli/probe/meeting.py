@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -73,6 +74,16 @@ async def _introduced(reader: asyncio.StreamReader, token: str) -> tuple[int | N
     return None, ""
 
 
+def _notice_death(writer: asyncio.StreamWriter) -> None:
+    """Let the kernel ask whether the other machine lives: one without power closes nothing."""
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        # The names are those of Linux.
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
 async def follow(placement: Placement, node: Node, *, limit_s: float = MEETING_LIMIT_S) -> None:
     """On the other nodes: find node 0 and measure what it asks for, until it is done.
 
@@ -94,6 +105,7 @@ async def follow(placement: Placement, node: Node, *, limit_s: float = MEETING_L
                     fix="did it start? does a firewall close that port between the nodes?",
                 ) from None
             await asyncio.sleep(_RETRY_S)
+    _notice_death(writer)
     introduction = {"token": placement.token, "node": placement.node, "name": node.name}
     writer.write(json.dumps(introduction).encode() + b"\n")
     await writer.drain()

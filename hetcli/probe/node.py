@@ -9,6 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+from hetcli.probe.amd import amd_inventory
+from hetcli.probe.ascend import npu_inventory
 from hetcli.probe.host import host_facts, network_interfaces, nvidia_on_bus
 from hetcli.probe.inventory import cpu_inventory, gpu_inventory
 from hetcli.probe.limit import within
@@ -18,7 +20,7 @@ from hetcli.probe.supervise import OnRow, Worker, ignore_row
 from hetcli.probe.topology import device_links, nic_distances
 from hetcli.probe.visible import cuda_environment, restrict
 from hetcli.probe.wire import Job, LinkJob, NodeFacts, StoreJob
-from hetcli.spec.profile import DeviceInventory, DeviceLink
+from hetcli.spec.profile import DeviceInventory, DeviceLink, LinkScope
 
 __all__ = ["DeviceChoice", "LocalNode", "describe_node"]
 
@@ -35,9 +37,9 @@ def describe_node(
 ) -> NodeFacts:
     """The devices, interfaces and paths of this node.
 
-    With `auto`, a machine that has neither an NVIDIA card nor its library is profiled by its
-    processor. Raises EnvironmentFailure when GPUs are there (or asked for) but their driver cannot
-    be used, or does not answer in time.
+    Without an NVIDIA card and its library, AMD and Ascend devices are listed. With `auto`, a
+    machine that has none of these is profiled by its processor. Raises EnvironmentFailure when GPUs
+    are there (or asked for) but their driver cannot be used, or does not answer in time.
     """
     return within(limit_s, lambda: _describe(choice, nvml_module), what="the inventory")
 
@@ -54,9 +56,13 @@ def _describe(choice: DeviceChoice, module: Any) -> NodeFacts:
                 paths = device_links(nvml, devices)
                 driver, cuda = nvml.driver_version(), nvml.cuda_version()
         except NvmlUnavailable as error:
-            if choice == "gpu" or not error.absent or nvidia_on_bus():
+            if not error.absent or nvidia_on_bus():
                 raise
-            notes.append(f"{error.what}: the processor is profiled")
+            devices = amd_inventory() or npu_inventory()
+            if not devices:
+                if choice == "gpu":
+                    raise
+                notes.append(f"{error.what}: the processor is profiled")
         else:
             if not devices:
                 if choice == "gpu":
@@ -68,7 +74,11 @@ def _describe(choice: DeviceChoice, module: Any) -> NodeFacts:
                     )
                 notes.append("the NVIDIA driver sees no GPU: the processor is profiled")
     host = host_facts(driver=driver, cuda=cuda)
-    devices, hidden = restrict(devices, os.environ) if devices else (cpu_inventory(host), ())
+    hidden: tuple[str, ...] = ()
+    if not devices:
+        devices = cpu_inventory(host)
+    elif devices[0].vendor == "nvidia":
+        devices, hidden = restrict(devices, os.environ)
     nics = network_interfaces()
     gpus = sum(device.kind == "gpu" and device.usable for device in devices)
     processor = devices[0].kind == "cpu"
@@ -118,6 +128,7 @@ class LocalNode:
         self._nvml = nvml_module
         self._facts: NodeFacts | None = None
         self._workers: dict[int, Worker] = {}
+        self._scopes: dict[int, LinkScope] = {}
 
     async def facts(self) -> NodeFacts:
         """What the node is; asked for once."""
@@ -133,11 +144,23 @@ class LocalNode:
         """Do a job on the rank's device. Raises JobError."""
         facts = await self.facts()
         worker = self._worker(rank, facts)
+        if isinstance(job, LinkJob | StoreJob) and facts.backend == "nccl":
+            await self._choose_network(rank, worker, job.scope)
         index = self._index(rank, facts)
         watched = facts.devices[index].kind == "gpu" and not isinstance(job, LinkJob | StoreJob)
         device = facts.devices[index] if watched else None
         with watch_load(device, job.kind, on_row, self._nvml):
             return await worker.run(job, limit_s=limit_s, on_row=on_row)
+
+    async def _choose_network(self, rank: int, worker: Worker, scope: LinkScope) -> None:
+        """Give the rank a new process when its links now leave the node, or no longer do.
+
+        NCCL chooses its interface with the first group of a process (bootstrapNetInit in NCCL's
+        src/bootstrap.cc); after loopback it would look for the other nodes there.
+        """
+        if self._scopes.get(rank, scope) != scope:
+            await worker.close()
+        self._scopes[rank] = scope
 
     def _index(self, rank: int, facts: NodeFacts) -> int:
         indices = usable_indices(facts.devices)

@@ -14,9 +14,20 @@ from hetcli.spec.profile import DeviceInventory, DeviceLink, NicDistance, NicInv
 
 __all__ = ["device_links", "nic_distances", "nvlink_bytes_per_s"]
 
-# Bytes per second of one NVLink in one direction, by its version: NVIDIA's white papers of P100,
-# V100, A100, H100 and Blackwell.
-_NVLINK: Final = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
+# Bytes per second of one NVLink in one direction, by the compute capability of its GPU: NVIDIA's
+# white papers of P100, V100, Turing (RTX 8000), A100, GA102 (RTX 3090, A6000), H100 and Blackwell.
+# The driver's version of a link does not tell: GA102 has slower links of the same version, and the
+# numbers that nvmlDeviceGetNvLinkVersion returns (nvmlNvlinkVersion_t) changed between drivers.
+_NVLINK: Final = {
+    "6.0": 20e9,
+    "7.0": 25e9,
+    "7.5": 25e9,
+    "8.0": 25e9,
+    "8.6": 14.0625e9,
+    "9.0": 25e9,
+    "10.0": 50e9,
+    "10.3": 50e9,
+}
 _SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 # nvmlGpuTopologyLevel_t
 _LEVELS: Final[Mapping[int, PathKind]] = {
@@ -29,9 +40,9 @@ _LEVELS: Final[Mapping[int, PathKind]] = {
 }
 
 
-def nvlink_bytes_per_s(version: int | None, links: int) -> float | None:
-    """Nominal rate of `links` NVLinks in one direction; None for an unknown version."""
-    rate = _NVLINK.get(version or 0)
+def nvlink_bytes_per_s(compute_capability: str | None, links: int) -> float | None:
+    """Nominal rate of `links` NVLinks of a GPU in one direction; None for an unknown GPU."""
+    rate = _NVLINK.get(compute_capability or "")
     return None if rate is None else rate * links
 
 
@@ -43,14 +54,14 @@ def device_links(nvml: Nvml, devices: Sequence[DeviceInventory]) -> tuple[Device
     ends = {device.index: _nvlinks(nvml, handles[device.index]) for device in gpus}
     links = []
     for one, other in itertools.combinations(gpus, 2):
-        count, version = _joint(ends[one.index], ends[other.index], one, other)
+        count = _joint(ends[one.index], ends[other.index], one, other)
         if count:
             links.append(
                 DeviceLink(
                     devices=(one.index, other.index),
                     path="nvlink",
                     nvlinks=count,
-                    bytes_per_s=nvlink_bytes_per_s(version, count),
+                    bytes_per_s=nvlink_bytes_per_s(one.compute_capability, count),
                 )
             )
             continue
@@ -66,35 +77,29 @@ def device_links(nvml: Nvml, devices: Sequence[DeviceInventory]) -> tuple[Device
     return tuple(links)
 
 
-def _nvlinks(nvml: Nvml, handle: Any) -> tuple[Counter[str], int | None]:
-    """Active NVLinks by what is at their other end (a bus id, or "switch"), and their version."""
+def _nvlinks(nvml: Nvml, handle: Any) -> Counter[str]:
+    """Active NVLinks by what is at their other end: a bus id, or "switch"."""
     ends: Counter[str] = Counter()
-    version = None
     for link in range(nvml.constant("NVML_NVLINK_MAX_LINKS")):
         state, _ = nvml.ask("DeviceGetNvLinkState", handle, link)
         if state != 1:
             continue
         kind, _ = nvml.ask("DeviceGetNvLinkRemoteDeviceType", handle, link)
         remote, _ = nvml.ask("DeviceGetNvLinkRemotePciInfo", handle, link)
-        version, _ = nvml.ask("DeviceGetNvLinkVersion", handle, link)
         ends["switch" if kind == _SWITCH or remote is None else str(remote.busId)] += 1
-    return ends, version
+    return ends
 
 
 def _joint(
-    first: tuple[Counter[str], int | None],
-    second: tuple[Counter[str], int | None],
-    one: DeviceInventory,
-    other: DeviceInventory,
-) -> tuple[int, int | None]:
+    ends: Counter[str], others: Counter[str], one: DeviceInventory, other: DeviceInventory
+) -> int:
     """NVLinks between two GPUs: those that end at each other, else what both have to the switch."""
-    (ends, version), (others, _) = first, second
     direct = ends.get(other.pci_bus_id or "", 0)
     if direct:
-        return direct, version
+        return direct
     if one.name != other.name:
-        return 0, None
-    return min(ends.get("switch", 0), others.get("switch", 0)), version
+        return 0
+    return min(ends.get("switch", 0), others.get("switch", 0))
 
 
 def nic_distances(

@@ -23,6 +23,7 @@ from hetcli.spec.profile import (
     LayerMeasurement,
     LinkMeasurement,
     LinkOperation,
+    LinkScope,
     LoadObservation,
     MatmulMeasurement,
     Measurement,
@@ -138,6 +139,7 @@ class StoreJob(Record):
 
     kind: Literal["store"] = "store"
     key: Name
+    scope: LinkScope
 
 
 class LinkJob(Record):
@@ -150,7 +152,7 @@ class LinkJob(Record):
     key: Name
     operation: LinkOperation
     backend: Literal["gloo", "nccl"]
-    scope: Literal["intra_node", "inter_node"]
+    scope: LinkScope
     nodes: tuple[Name, ...]
     devices: tuple[Count, ...]
     rank: Count
@@ -188,6 +190,11 @@ class NodeFacts(Record):
     ranks: Count
     torch: bool
     notes: tuple[str, ...] = ()
+
+    @property
+    def measurable(self) -> bool:
+        """Whether there are probes for these devices, and torch to run them."""
+        return self.torch and all(device.vendor in {"nvidia", "cpu"} for device in self.devices)
 
 
 class Request(Record):

@@ -18,6 +18,7 @@ __all__ = [
     "LayerMeasurement",
     "LinkMeasurement",
     "LinkOperation",
+    "LinkScope",
     "LoadObservation",
     "MatmulMeasurement",
     "Measurement",
@@ -39,6 +40,7 @@ ComputeDtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 LinkOperation = Literal[
     "send_recv", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 ]
+LinkScope = Literal["intra_node", "inter_node"]
 # The words of `nvidia-smi topo -m`, nearest first.
 PathKind = Literal["same", "nvlink", "pix", "pxb", "phb", "node", "sys", "unknown"]
 
@@ -222,7 +224,7 @@ class LinkMeasurement(Record):
 
     operation: LinkOperation
     backend: Literal["nccl", "gloo", "unknown"]
-    scope: Literal["intra_node", "inter_node"]
+    scope: LinkScope
     nodes: tuple[Name, ...]
     devices: tuple[Count, ...] = ()
     ranks: Size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from hetcli.errors import EnvironmentFailure
 from hetcli.probe import node as module
-from hetcli.probe.node import describe_node
+from hetcli.probe.node import LocalNode, describe_node
 from hetcli.probe.nvml import NvmlUnavailable
+from hetcli.probe.wire import StoreJob
+from hetcli.spec.profile import LinkScope
 
 Recorded = Callable[..., Any]
 ABSENT = {"error": "LIBRARY_NOT_FOUND"}
@@ -116,3 +119,41 @@ def test_a_driver_that_hangs_is_left_after_the_limit(recorded: Recorded) -> None
     with pytest.raises(EnvironmentFailure, match=r"did not answer within 0\.2 s"):
         describe_node(nvml_module=player, limit_s=0.2)
     assert time.monotonic() - started < 5
+
+
+class CountingWorker:
+    """A measuring process that only counts how often it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def run(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize(("choice", "closed"), [("auto", [0, 0, 1, 1, 2]), ("cpu", [0] * 5)])
+def test_nccl_chooses_its_interface_anew_when_links_leave_the_node(
+    recorded: Recorded, choice: module.DeviceChoice, closed: list[int]
+) -> None:
+    scopes: list[LinkScope] = [
+        "intra_node",
+        "intra_node",
+        "inter_node",
+        "inter_node",
+        "intra_node",
+    ]
+    worker = CountingWorker()
+
+    async def counts() -> list[int]:
+        node = LocalNode("n", choice, nvml_module=recorded("dgx_a100"))
+        node._workers[0] = worker  # type: ignore[assignment]
+        found = []
+        for scope in scopes:
+            await node.run(0, StoreJob(key="g", scope=scope), limit_s=1)
+            found.append(worker.closed)
+        return found
+
+    assert asyncio.run(counts()) == closed

@@ -11,7 +11,7 @@ import pytest
 from hetcli.probe.inventory import gpu_inventory
 from hetcli.probe.nvml import open_nvml
 from hetcli.probe.pcie import numa_node, path_between, pcie_bytes_per_s
-from hetcli.probe.topology import device_links, nic_distances
+from hetcli.probe.topology import device_links, nic_distances, nvlink_bytes_per_s
 from hetcli.spec.profile import DeviceLink, NicInventory
 
 Recorded = Callable[..., Any]
@@ -120,3 +120,14 @@ def test_the_numa_node_comes_from_sysfs_where_the_driver_has_none(tmp_path: Path
     assert numa_node("00000000:01:00.0", tmp_path) == 1
     assert numa_node("00000000:02:00.0", tmp_path) is None
     assert numa_node("00000000:03:00.0", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "links", "gigabytes"),
+    # Totals of both directions, as NVIDIA states them for V100, RTX 3090, H100 and B200.
+    [("7.0", 6, 300), ("8.6", 4, 112.5), ("9.0", 18, 900), ("10.0", 18, 1800)],
+)
+def test_nvlink_rates_are_half_of_the_stated_totals(
+    capability: str, links: int, gigabytes: float
+) -> None:
+    assert nvlink_bytes_per_s(capability, links) == gigabytes / 2 * 1e9

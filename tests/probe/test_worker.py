@@ -116,7 +116,7 @@ async def group(
     members: list[Worker], operation: LinkOperation, sizes: tuple[int, ...], **changes: Any
 ) -> list[Any]:
     rows: list[Any] = []
-    opened = await members[0].run(StoreJob(key="g"), limit_s=30)
+    opened = await members[0].run(StoreJob(key="g", scope="intra_node"), limit_s=30)
     jobs = [
         LinkJob(
             **{
