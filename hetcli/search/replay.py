@@ -1,14 +1,48 @@
-"""A plan run again in the simulator: when each of its devices does what."""
+"""A plan run again in the simulator: when each device does what, and on other hardware."""
 
 from __future__ import annotations
 
+from hetcli.perf.fitting.hardware import with_fitted
 from hetcli.perf.hardware import Hardware
 from hetcli.perf.prediction import Breakdown
+from hetcli.perf.resolve import resolve
+from hetcli.perf.step import predict
 from hetcli.perf.timeline import StepTimeline, step_timeline
-from hetcli.search.document import configuration_of
-from hetcli.spec.plan import Plan
+from hetcli.search.document import configuration_of, plan_document
+from hetcli.spec.hardware import HardwareFile
+from hetcli.spec.plan import Certificate, Plan
 
-__all__ = ["replay"]
+__all__ = ["on_fitted", "replay"]
+
+
+def on_fitted(plan: Plan, fitted: HardwareFile) -> Plan:
+    """The same configuration with fitted rates in the place of the shipped ones.
+
+    No search is made: another plan may be the best one now, so the gap is unknown.
+    """
+    given = plan.inputs
+    hardware = with_fitted(resolve(given.cluster), fitted)
+    configuration = configuration_of(plan)
+    return plan_document(
+        configuration,
+        predict(configuration, model=given.model, workload=given.workload, hardware=hardware),
+        cluster=given.cluster,
+        model=given.model,
+        workload=given.workload,
+        hardware=hardware,
+        target=plan.target,
+        certificate=Certificate(
+            lower_bound_s=None,
+            gap=None,
+            reason=f"no search was made with rates of {fitted.name}",
+        ),
+        alternatives=(),
+        space="given",
+        seen=1,
+        scored=1,
+        pruned={},
+        complete=True,
+    )
 
 
 def replay(plan: Plan, hardware: Hardware) -> StepTimeline:

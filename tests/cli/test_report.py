@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hetcli.cli import app
+from hetcli.spec.base import Origin
+from hetcli.spec.hardware import ComputeRates, HardwareFile
 
 RUNNER = CliRunner()
 
@@ -89,3 +91,39 @@ def test_compare_needs_two_and_puts_them_side_by_side(plan: Path) -> None:
     assert table.startswith("|  | `")
     document = json.loads(RUNNER.invoke(app, ["compare", str(plan), str(plan), "--json"]).stdout)
     assert len(document["plans"]) == 2
+
+
+def test_compare_shows_a_plan_before_and_after_its_rates_were_corrected(
+    plan: Path, tmp_path: Path
+) -> None:
+    used = {device["gpu"] for device in json.loads(plan.read_text())["predicted"]["devices"]}
+    precision = json.loads(plan.read_text())["parallelism"]["precision"]
+    slow = tuple(
+        ComputeRates(
+            device=gpu,
+            dtype=precision,
+            flop_per_s=1e12,
+            left_s=0.0,
+            right_s=0.0,
+            output_s=0.0,
+            launch_s=0.0,
+            origin=Origin.MEASURED,
+            rows=1,
+            residual=None,
+            versus_shipped=None,
+            source="train.log",
+        )
+        for gpu in sorted(used)
+    )
+    path = tmp_path / "corrected.json"
+    changes = []
+    for compute in ((), slow):
+        fitted = HardwareFile(name="mine", hetcli_version="0", compute=compute)
+        path.write_text(fitted.model_dump_json())
+        done = RUNNER.invoke(app, ["compare", str(plan), "--hardware", str(path), "--json"])
+        before, after = json.loads(done.stdout)["plans"]
+        assert after["layers"] == before["layers"]
+        assert after["gap"] is None
+        changes.append(after["step_time_change"])
+    assert changes[0] == 0
+    assert changes[1] > 1
