@@ -131,7 +131,12 @@ def shrink_tensor_groups(
     if not lost or not _plain(configuration):
         return None
     pipelines: list[Pipeline] = []
-    degrees = legal_tensor_parallel(model)
+    # Sequence parallelism gives every tensor rank as many tokens.
+    tokens = configuration.sequence if configuration.sequence_parallel else 0
+    degrees = [degree for degree in legal_tensor_parallel(model) if tokens % degree == 0]
+    alone = max(stage.data_parallel for stage in configuration.stages) == 1 and (
+        configuration.is_grid
+    )
     for pipeline in configuration.pipelines:
         chains = _chains(pipeline)
         if chains is None:
@@ -143,7 +148,7 @@ def shrink_tensor_groups(
         for chain in chains:
             if not _is_hit(chain, lost):
                 continue
-            smaller = _shrunk(pipeline, chain, lost, degrees)
+            smaller = _shrunk(pipeline, chain, lost, degrees, alone=alone)
             if smaller is None:
                 return None
             pipelines.append(smaller)
@@ -151,14 +156,25 @@ def shrink_tensor_groups(
 
 
 def _shrunk(
-    pipeline: Pipeline, chain: Sequence[Replica], lost: frozenset[DeviceId], degrees: Sequence[int]
+    pipeline: Pipeline,
+    chain: Sequence[Replica],
+    lost: frozenset[DeviceId],
+    degrees: Sequence[int],
+    *,
+    alone: bool,
 ) -> Pipeline | None:
-    """One chain without its lost devices; None when a stage would have none."""
+    """One chain without its lost devices; None when a stage would have none.
+
+    Unless it is `alone`, others hold the same layers: gradients add up slice by slice only where
+    the new degree divides the old one.
+    """
     before = [stage.tensor_parallel for stage in pipeline.stages]
     after, members = [], []
-    for replica in chain:
+    for replica, old in zip(chain, before, strict=True):
         left = [device for device in replica.devices if device not in lost]
-        fitting = [degree for degree in degrees if degree <= len(left)]
+        fitting = [
+            degree for degree in degrees if degree <= len(left) and (alone or old % degree == 0)
+        ]
         if not fitting:
             return None
         after.append(fitting[-1])

@@ -23,7 +23,7 @@ from hetcli.adapt.holding import Holding, Sizes
 from hetcli.adapt.moving import move, placed_to_keep
 from hetcli.adapt.replan import replan
 from hetcli.adapt.shares import shrunk_layers, split_batches
-from hetcli.adapt.strategies import renamed
+from hetcli.adapt.strategies import candidates, renamed, shrink_tensor_groups
 from hetcli.cli import app
 from hetcli.errors import InfeasibleError, UnknownNameError, UsageError
 from hetcli.perf.configuration import Configuration, DeviceId
@@ -39,6 +39,7 @@ from hetcli.spec.model.architecture import (
 )
 from hetcli.spec.plan import Plan
 from hetcli.spec.replan import Replan, ReplanOption
+from hetcli.trial.holders import parts
 from hetcli.trial.program import programs
 
 GROUP = 8
@@ -150,7 +151,34 @@ def test_every_way_keeps_the_batch_and_the_layers_and_can_be_executed() -> None:
         for each in document.options:
             assert each.global_batch == work.global_batch
             assert all(sum(layers) == made.layer_count for layers in each.layers), each.name
-        programs(configuration_of(new))
+        chosen = configuration_of(new)
+        assert parts(chosen, made, programs(chosen))
+
+
+def test_every_strategy_gives_what_the_trial_runtime_runs() -> None:
+    """Holders of a layer cut it into slices that fit together: 7 of 8 devices run on as 4."""
+    for given_, fault in ((resihp(), "n-1:0"), (lost_node(), "n-7"), (lost_node(), "n-0:3")):
+        made, before = given_.inputs.model, configuration_of(given_)
+        left = resolve(changed(given_.inputs.cluster, read_changes(fail=[fault])))
+        found = dict(candidates(before, made, left))
+        assert found
+        for name, each in found.items():
+            assert parts(each, made, programs(each)), name
+    assert {s.tensor_parallel for s in found["exclude from the tensor group"].stages} == {4, 8}
+
+
+def test_a_pipeline_alone_keeps_as_many_devices_as_divide_its_heads() -> None:
+    """The idea of FailSafe (arXiv 2511.14116) for training: six of seven devices, not four."""
+    stages = [stage([(6 * at, 6)], [(devices(0, 8, f"n-{at}"), 12)], tp=8) for at in range(2)]
+    before = configuration(stages, batch=12)
+    left = resolve(changed(a100(2), read_changes(fail=["n-1:0"])))
+    found = shrink_tensor_groups(before, gpt(12, 3072, 24), left)
+    assert found is not None
+    assert [each.tensor_parallel for each in found.stages] == [8, 6]
+    # Six tensor ranks cannot share 16 tokens evenly.
+    even = shrink_tensor_groups(replace(before, sequence_parallel=True), gpt(12, 3072, 24), left)
+    assert even is not None
+    assert [each.tensor_parallel for each in even.stages] == [8, 4]
 
 
 def test_a_slow_node_gets_fewer_layers() -> None:
