@@ -28,14 +28,24 @@ def register(app: typer.Typer) -> None:
         links: Annotated[
             Path | None, typer.Option("--links", metavar="JSON", help="Link fits (Sailor).")
         ] = None,
+        efficiency: Annotated[
+            Path | None,
+            typer.Option(
+                "--efficiency",
+                metavar="JSON",
+                help="What hetcli fit RUNS.csv wrote, not the shipped.",
+            ),
+        ] = None,
     ) -> ExitCode:
         """Predict every complete row of a table of measured runs, and print the errors.
 
         Exit code 1 says that no row could be used.
         """
+        from hetcli.perf.validation.calibration import read_efficiency
         from hetcli.perf.validation.report import validate as judge
         from hetcli.report.validation import validation_view
 
-        validation = judge(table, layer_profile=layer_profile, links=links)
+        fitted = None if efficiency is None else read_efficiency(efficiency)
+        validation = judge(table, layer_profile=layer_profile, links=links, table=fitted)
         output.result(validation.document(), *validation_view(validation))
         return ExitCode.YES if validation.judged else ExitCode.NO

@@ -51,14 +51,15 @@ def edge_bytes(configuration: Configuration, model: Model, stage: Stage, replica
 
 
 def sending_ranks(configuration: Configuration, stage: Stage, replica: Replica) -> int:
-    """Ranks of a replica that send at a boundary.
+    """Ranks of a replica that send at a boundary: all, or one of each tensor-parallel group.
 
-    Under DeepSpeed's engine an activation goes through one rank's NIC only: with full copies from
-    every tensor rank, or with parts of it through all NICs, Sailor's measured runs (arXiv
-    2504.17096, artifact: four NICs a GH200 node, one NIC an RTX node) cannot both come out.
+    DeepSpeed's engine splits an activation over the tensor ranks and gathers it on arrival
+    (deepspeed/runtime/pipe/engine.py, `is_pipe_partitioned`).
     """
     ranks = len(replica.devices)
-    return ranks // stage.tensor_parallel if configuration.framework == "deepspeed" else ranks
+    if configuration.framework == "deepspeed" and not configuration.partitioned_boundaries:
+        return ranks // stage.tensor_parallel
+    return ranks
 
 
 def chains(

@@ -139,6 +139,9 @@ class Configuration:
     overlap_tensor_parallel: bool = False
     # Whether fp32 products may run on the tf32 units (torch.backends.cuda.matmul.allow_tf32).
     allow_tf32: bool = False
+    # Whether DeepSpeed's tensor ranks each send their part of a boundary activation, as its
+    # pipeline engine does by default (`pipe_partitioned`); else one of them sends it whole.
+    partitioned_boundaries: bool = True
     # What gradients are reduced in, where that is not the framework's default.
     gradient_precision: TrainingPrecision | None = None
     # The attention kernel asked for; "auto" takes the best one that each device type has.

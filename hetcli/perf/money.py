@@ -7,6 +7,7 @@ from hetcli.perf.hardware import Hardware, Node
 
 __all__ = ["cost_per_step", "egress_price"]
 
+# Prices are those of a device-hour.
 SECONDS_PER_HOUR = 3600.0
 
 

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ NOISY_WEIGHT = 0.05
 # Numerical derivative, longest step of a round in a factor's logarithm, rounds.
 _DIFFERENCE = 0.05
 _LONGEST_STEP = 0.6
-_ROUNDS = 3
+_ROUNDS = 2
 _REWEIGHTINGS = 60
 
 
@@ -175,19 +176,31 @@ def fit(runs: Sequence[Run], base: EfficiencyTable) -> Fit:
 
 
 def leave_one_source_out(
-    runs: Sequence[Run], base: EfficiencyTable, *, by: Callable[[str], str] = publisher
+    runs: Sequence[Run],
+    base: EfficiencyTable,
+    *,
+    sources: Mapping[str, Callable[[str], str]] = MappingProxyType({"publisher": publisher}),
 ) -> tuple[Fit, dict[str, Floats]]:
-    """The fit on all runs, and by source the errors of its runs under a fit without them.
+    """The fit on all runs, and the errors of runs under fits without their own source.
 
-    `by` says which sources are one: by default all tables and releases of a publisher.
-
-    The fits without a source start from the fit on all runs and take one more step.
+    `sources` says what of a run's source is one: by default all tables and releases of a publisher.
+    For each entry the errors are in the order of the runs. The fits without a source start from
+    the fit on all runs and take one more step.
     """
     problem = _solve(runs, base)
-    names = np.array([by(run.source) for run in runs])
     weights = _weights(runs)
-    left_out: dict[str, Floats] = {}
-    for name in sorted(set(names)):
+    left_out = {
+        label: _without_each(problem, runs, weights, np.array([of(run.source) for run in runs]))
+        for label, of in sources.items()
+    }
+    return _result(problem, runs), left_out
+
+
+def _without_each(
+    problem: _Problem, runs: Sequence[Run], weights: Floats, names: NDArray[np.str_]
+) -> Floats:
+    errors = np.zeros(len(runs))
+    for name in sorted(set(names.tolist())):
         kept = names != name
         move = _step(
             problem.errors[kept],
@@ -197,6 +210,7 @@ def leave_one_source_out(
             weights[kept],
         )
         table = problem.table(problem.at + np.clip(move, -1, 1), {})
-        own = [run for run, keep in zip(runs, kept, strict=True) if not keep]
-        left_out[str(name)] = _errors(own, table)
-    return _result(problem, runs), left_out
+        errors[~kept] = _errors(
+            [run for run, keep in zip(runs, kept, strict=True) if not keep], table
+        )
+    return errors

@@ -31,11 +31,8 @@ class Knob:
 
 
 def family(gpu: Gpu) -> str:
-    """GPUs that share their factors: one compute capability, data-centre Blackwells as one."""
-    capability = gpu.compute_capability
-    if capability is None:
-        return gpu.architecture
-    return "10" if capability.startswith("10.") else capability
+    """GPUs that share their factors: those of one compute capability."""
+    return gpu.compute_capability or gpu.architecture
 
 
 # (term, which frameworks or, with an empty tuple, every GPU family on its own, deviation). Wide

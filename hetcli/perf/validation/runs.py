@@ -295,6 +295,9 @@ def _framework(row: Row) -> tuple[Framework, int]:
         stage = 2
     elif "1" in zero or "distributed" in zero:
         stage = 1
+    if "fsdp" in zero and re.search(r"bridge|core", name):
+        # Megatron-FSDP shards like PyTorch's, around Megatron-Core's own layers.
+        return "megatron", 3
     if "fsdp" in name or "fsdp" in zero:
         return "fsdp", stage or 3
     if "deepspeed" in name or "sailor" in name:
@@ -388,7 +391,7 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
         )
         stages.append(Stage(ranges[index], tp, replicas, recompute))
     schedule: ScheduleName = "interleaved" if virtual > 1 and pp > 1 else "1f1b"
-    modern = framework == "fsdp" or (framework == "megatron" and zero == 1)
+    modern = framework == "fsdp" or (framework == "megatron" and zero in (1, 3))
     sequence_parallel = row.text("sequence_parallel")
     ep = row.integer("ep") or 1
     etp = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d+)", row.text("notes") or "")
@@ -408,6 +411,8 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
         zero_stage=zero,
         schedule=schedule,
         allow_tf32="Sailor" in row.source,
+        # Stages may differ in their tensor-parallel degree there, so that one rank sends all.
+        partitioned_boundaries="Sailor" not in row.source,
         # What AMP's runs spend on gradients over 10 and 50 Gb/s is that of fp32 ones.
         gradient_precision="fp32" if "AMP" in row.source else None,
         # DeepSpeed's pipeline engine and the Megatron-LM of 2021 reduce after the last backward.

@@ -41,6 +41,7 @@ __all__ = ["LinkFits", "is_sailor", "read_layer_profile", "read_links", "sailor_
 
 LayerTables = Mapping[tuple[str, str], MeasuredLayers]
 
+# Every profile and run of the artifact has this length.
 SEQUENCE = 2048
 _KINDS: Mapping[str, LayerKind] = {
     "embed": "embedding",
@@ -50,7 +51,7 @@ _KINDS: Mapping[str, LayerKind] = {
 # Models of the runs: folder name -> layer table's name, layers, hidden size, heads, vocabulary.
 _MODELS = {
     "OPT-350": ("OPT-350", 24, 1024, 16, 50272),
-    "GPT-NEO": ("GPT-Neo-2.7", 32, 2560, 20, 50257),
+    "GPT-NEO": ("GPT-Neo-2.7", 32, 2560, 32, 128256),
 }
 # Its "RTX-2080" has 11 GB, which is the RTX 2080 Ti's memory.
 _GPUS = {"RTX-2080": "RTX-2080-Ti"}
@@ -223,6 +224,8 @@ def _run(row: Mapping[str, str], layers: LayerTables, links: LinkFits) -> Run:
         allow_tf32=True,
         overlap_grad_reduce=False,
         overlap_param_gather=False,
+        # Stages may differ in their tensor-parallel degree there, so that one rank sends all.
+        partitioned_boundaries=False,
         attention="unfused",
     )
     hardware = Hardware("Sailor", tuple(nodes))
