@@ -63,9 +63,10 @@ def replan(
 ) -> tuple[Replan, Plan]:
     """The ways to go on, and the plan of the best one.
 
-    Best is the fastest that fits and that the plan's target can run (`any_target`: that anything
-    can run). The global batch stays, unless `batch_tolerance` (a share) allows another one. Slow
-    devices are tried with less work and left out. `time_limit_s` limits each search for a new plan.
+    Best is the fastest (the cheapest, where that is the objective) that fits and that the plan's
+    target can run (`any_target`: that anything can run). The global batch stays, unless
+    `batch_tolerance` (a share) allows another one. Slow devices are tried with less work and left
+    out. `time_limit_s` limits each search for a new plan.
 
     Raises InfeasibleError when nothing that is left can run the job.
     """
@@ -82,7 +83,7 @@ def replan(
                 ways.append(_judged(name, before, found, plan, left, lefts[0].hardware))
             except (ConfigurationError, InfeasibleError) as error:
                 rejected.append(f"{name}: {error}")
-    ways = _distinct(ways)
+    ways = _ranked(ways, plan)
     usable = [
         way
         for way in ways
@@ -140,12 +141,20 @@ def _found(
         yield name + left.suffix, fresh
 
 
-def _distinct(ways: list[_Way]) -> list[_Way]:
-    """Fastest first; of ways that come to the same plan the one that was found first."""
+def _ranked(ways: list[_Way], plan: Plan) -> list[_Way]:
+    """Best first; of ways that come to the same the one that was found first."""
     kept: dict[object, _Way] = {}
     for way in ways:
-        kept.setdefault((way.configuration, id(way.left)), way)
-    return sorted(kept.values(), key=lambda way: -way.tokens_per_s)
+        kept.setdefault((way.configuration, way.prediction.step_time_s), way)
+    by_cost = plan.inputs.workload.objective == "cost"
+
+    def worth(way: _Way) -> float:
+        cost = way.prediction.cost_per_step
+        if by_cost and cost is not None:
+            return -cost / way.configuration.global_batch
+        return way.tokens_per_s
+
+    return sorted(kept.values(), key=worth, reverse=True)
 
 
 def share_left(document: Replan) -> float:

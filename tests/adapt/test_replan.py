@@ -254,3 +254,22 @@ def test_a_thousand_gpus_are_replanned_within_seconds() -> None:
     # Half a second or so where nothing else runs; this is processor time, doubled for old ones.
     assert time.process_time() - begun < 4
     assert document.options[document.chosen].tokens_per_s > 0.9 * document.before_tokens_per_s
+
+
+def test_where_money_counts_the_cheapest_way_is_chosen() -> None:
+    groups = [
+        {"name": name, "gpu": "A100-SXM4-80GB", "gpus": 8, "price_per_hour": price}
+        for name, price in (("n-0", 1.0), ("n-1", 1.0), ("n-2", 4.0))
+    ]
+    where = Cluster.model_validate({"name": "dear", "nodes": groups}, strict=False)
+    stages = [stage([(0, 12)], [(devices(0, 8, f"n-{at}"), 12) for at in range(3)], tp=8)]
+    fast = planned(configuration(stages, batch=36), gpt(12, 2048, 16), where, "megatron")
+    work = fast.inputs.workload.model_copy(update={"objective": "cost"})
+    inputs = fast.inputs.model_copy(update={"workload": work})
+    cheap = fast.model_copy(update={"inputs": inputs})
+    _, quick = replan(fast, read_changes(fail=["n-0"]))
+    _, saving = replan(cheap, read_changes(fail=["n-0"]))
+    assert quick.predicted.tokens_per_s >= saving.predicted.tokens_per_s
+    assert saving.predicted.cost_per_step is not None
+    assert quick.predicted.cost_per_step is not None
+    assert saving.predicted.cost_per_step < quick.predicted.cost_per_step
