@@ -116,6 +116,14 @@ def test_many_nodes_that_do_the_same_are_drawn_once(thousand: Report) -> None:
     assert sum(len(place.nodes) for place in drawn) == len(thousand.plan.stages)
 
 
+def test_many_measured_pairs_are_folded_away(mixed: Report) -> None:
+    curve = mixed.hardware.nodes[0].nic
+    pairs = {("a", f"b{number}"): curve for number in range(30)}
+    many = replace(mixed, hardware=replace(mixed.hardware, pair_links=pairs))
+    assert "34 links, from" in many.html()
+    assert " links, from" not in mixed.html()
+
+
 def test_faster_links_have_thicker_lines(mixed: Report) -> None:
     for place in drawn_places(mixed.plan, mixed.hardware):
         assert place.inside is not None
