@@ -125,7 +125,7 @@ def export(
     plan: Plan,
     directory: _Path,
     *,
-    target: Literal["megatron", "deepspeed", "flagscale", "generic"] | None = None,
+    target: Literal["megatron", "deepspeed", "flagscale", "torchtitan", "generic"] | None = None,
     launcher: str | None = None,
     target_version: str | None = None,
     force: bool = False,

@@ -17,6 +17,7 @@ class ExportTarget(StrEnum):
     megatron = "megatron"
     deepspeed = "deepspeed"
     flagscale = "flagscale"
+    torchtitan = "torchtitan"
     generic = "generic"
 
 

@@ -13,6 +13,7 @@ from hetcli.export.megatron import target as megatron
 from hetcli.export.placement import Placement
 from hetcli.export.planned import Planned
 from hetcli.export.program import Program
+from hetcli.export.torchtitan import target as torchtitan
 
 __all__ = ["TARGETS", "ExportTarget"]
 
@@ -59,6 +60,14 @@ TARGETS: Final = {
             flagscale.DEFAULT_VERSION,
             ("flagscale",),
             flagscale.program,
+        ),
+        ExportTarget(
+            "torchtitan",
+            "torchtitan",
+            torchtitan.VERSIONS,
+            torchtitan.DEFAULT_VERSION,
+            ("torchrun", "slurm", "kubernetes"),
+            torchtitan.program,
         ),
         ExportTarget(
             "generic",

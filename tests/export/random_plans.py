@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from plans import cluster, group, llama, make_plan, uneven_plan, with_stage_tensor
 
+from hetcli.catalog.presets import find_preset
 from hetcli.perf.configuration import Recompute
 from hetcli.spec.plan import Plan
 
@@ -32,6 +33,8 @@ def feasible(target: str) -> st.SearchStrategy[Plan]:
     """Plans that `target` runs."""
     if target == "flagscale":
         return uneven()
+    if target == "torchtitan":
+        return titanic()
     if target == "generic":
         return st.one_of(uneven(), even("megatron"), even("deepspeed"))
     return even(target)
@@ -59,6 +62,36 @@ def uneven(draw: st.DrawFn) -> Plan:
         recompute=draw(st.sampled_from(RECOMPUTE)),
         zero_stage=draw(st.sampled_from((0, 1))),
         sequence_parallel=draw(st.booleans()),
+    )
+
+
+@st.composite
+def titanic(draw: st.DrawFn) -> Plan:
+    """A plan of the model that torchtitan has, in one mesh."""
+    counts = draw(st.lists(st.sampled_from((4, 8)), min_size=1, max_size=4))
+    where = cluster(
+        *(
+            group(f"node-{number}", draw(st.sampled_from(GPUS)), gpus=count)
+            for number, count in enumerate(counts)
+        )
+    )
+    tensor = draw(st.sampled_from((1, 2, 4)))
+    groups = sum(counts) // tensor
+    stages = draw(st.sampled_from([p for p in range(1, 17) if groups % p == 0]))
+    turns = draw(st.sampled_from((1, 2))) if stages > 1 else 1
+    parts = _split(draw, 32, stages * turns)
+    return make_plan(
+        where,
+        find_preset("llama-3.1-8b"),
+        [parts[stage::stages] for stage in range(stages)],
+        tensor=tensor,
+        data=groups // stages,
+        micro_batches=stages * draw(st.integers(1, 4)),
+        micro_batch_size=draw(st.sampled_from((1, 2, 3))),
+        recompute=draw(st.sampled_from((Recompute(), Recompute("full")))),
+        precision=draw(st.sampled_from(("bf16", "fp32"))),
+        zero_stage=draw(st.sampled_from((0, 1, 2, 3))),
+        sequence_parallel=tensor > 1 and draw(st.booleans()),
     )
 
 
@@ -234,4 +267,16 @@ FLAGSCALE = (
     Break("micro-batches", _several, _more_micro_batches, "one number a mesh"),
     Break("tied embeddings", _unlike_ends, model(tied_embeddings=True), "share the embedding"),
 )
-BREAKS = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "flagscale": FLAGSCALE}
+TORCHTITAN = (
+    *COMMON,
+    Break("another model", _always, model(vocab_size=128000), "registry"),
+    Break("fp16", _always, degrees(precision="fp16"), "bf16 and fp32"),
+    Break("offload", _always, degrees(offload="optimizer"), "was not planned"),
+    Break("micro-batches", _several, _more_micro_batches, "every rank has one batch size"),
+)
+BREAKS = {
+    "megatron": MEGATRON,
+    "deepspeed": DEEPSPEED,
+    "flagscale": FLAGSCALE,
+    "torchtitan": TORCHTITAN,
+}

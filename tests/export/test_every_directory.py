@@ -10,6 +10,7 @@ import pytest
 from plans import cluster, group, llama, make_plan
 from recording import Stage, node_scripts, stage, written
 
+from hetcli.catalog.presets import find_preset
 from hetcli.errors import UnsupportedByTargetError
 from hetcli.export import TARGETS, LaunchDirectory, render
 from hetcli.spec.cluster import Cluster
@@ -32,10 +33,13 @@ def stubs(tmp_path: Path) -> Stage:
 
 
 def planned(target: str, where: Cluster = MIXED, model: str = "llama-3-8b") -> Plan:
+    # Past the validator, which lets no newline into a name.
+    named: dict[str, object] = {"name": model}
+    if target == "torchtitan":
+        named["positions"] = find_preset("llama-3.1-8b").positions
     return make_plan(
         where,
-        # Past the validator, which lets no newline into a name.
-        llama().model_copy(update={"name": model}),
+        llama().model_copy(update=named),
         [12, 12, 8],
         data=4,
         target="deepspeed" if target == "deepspeed" else "megatron",
@@ -53,6 +57,7 @@ def run_all(launch: LaunchDirectory, stubs: Stage, root: Path) -> None:
         "MEGATRON_PATH": str(stubs.root / "megatron"),
         "FLAGSCALE_PATH": str(script.parent),
         "TRAINER": str(script),
+        "HF_ASSETS_PATH": HOSTILE,
         "CHECKPOINT_DIR": HOSTILE,
     }
     for name in node_scripts(launch):

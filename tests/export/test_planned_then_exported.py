@@ -25,7 +25,6 @@ VENDORS = cluster(
 ASKED = {
     "dgx-h100": ("llama-2-7b", 512),
     "dgx-a100-v100": ("llama-2-7b", 64),
-    "areal-hex": ("qwen2.5-7b", 64),
     "flashflex": ("llama-2-7b", 64),
     "zorse-one-node": ("gpt2-xl", 64),
 }

@@ -41,6 +41,21 @@ DEEPSPEED_IMPORTS = (
     "py-cpuinfo",
     "tqdm",
 )
+# torchtitan with what its configuration imports; its data and log libraries are stubbed.
+TORCHTITAN = "torchtitan==0.3.0"
+TORCHTITAN_IMPORTS = (
+    "docstring_parser",
+    "einops",
+    "pillow",
+    "safetensors",
+    "shtab",
+    "spmd_types==0.2.3",
+    "tokenizers",
+    "torch_checkpointing",
+    "torchdata",
+    "typeguard",
+    "tyro",
+)
 INSTALL_TIMEOUT_S = 300
 
 
@@ -147,5 +162,14 @@ def deepspeed_folder() -> Path:
 @pytest.fixture(scope="session")
 def deepspeed(deepspeed_folder: Path) -> Iterator[Judge]:
     judge = Judge(sys.executable, str(HERE / "deepspeed_worker.py"), str(deepspeed_folder))
+    yield judge
+    judge.close()
+
+
+@pytest.fixture(scope="session")
+def torchtitan() -> Iterator[Judge]:
+    pytest.importorskip("torch")
+    folder = installed(TORCHTITAN, *TORCHTITAN_IMPORTS)
+    judge = Judge(sys.executable, str(HERE / "torchtitan_worker.py"), str(folder))
     yield judge
     judge.close()

@@ -35,7 +35,7 @@ class _Inert:
         return (object,)
 
 
-def _inert_module(name: str) -> types.ModuleType:
+def inert_module(name: str) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__path__ = []  # type: ignore[attr-defined]
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
@@ -62,7 +62,7 @@ def stub_triton() -> None:
     names += [f"triton.{part}" for part in ("language", "runtime", "compiler", "testing")]
     names += [f"triton.language.{part}" for part in ("extra", "extra.cuda", "extra.libdevice")]
     for name in names:
-        sys.modules[name] = _inert_module(name)
+        sys.modules[name] = inert_module(name)
     for name in names[1:]:
         parent, _, child = name.rpartition(".")
         setattr(sys.modules[parent], child, sys.modules[name])

@@ -23,6 +23,7 @@ from hetcli.export.readback.facts import (
     planned_facts,
     planned_recompute,
     stage_recompute,
+    torchtitan_facts,
 )
 from hetcli.export.readback.shell import Script, options, read_script
 from hetcli.spec.plan import Plan
@@ -39,6 +40,7 @@ _PLANNED: Final = ("MODEL", "PARALLELISM", "BATCH", "PRECISION", "RECOMPUTE")
 _OWN_FILE: Final = {
     "deepspeed": "ds_config.json",
     "flagscale": "flagscale.yaml",
+    "torchtitan": "titan_plan.py",
     "generic": "ranks.json",
 }
 _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
@@ -91,6 +93,8 @@ def _facts(folder: Path, target: str, common: Script) -> Facts:
             return deepspeed_facts(_text(folder, "ds_config.json"))
         case "flagscale":
             return flagscale_facts(_text(folder, "flagscale.yaml"))
+        case "torchtitan":
+            return torchtitan_facts(_text(folder, "titan_plan.py"))
         case "generic":
             return {}  # Its only file of its own is compared whole.
     return megatron_facts(_words(common))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -21,6 +22,7 @@ __all__ = [
     "planned_facts",
     "planned_recompute",
     "stage_recompute",
+    "torchtitan_facts",
 ]
 
 Facts = dict[str, object]
@@ -51,6 +53,8 @@ def planned_facts(plan: Plan, target: str) -> Facts:
         return {}
     if target == "flagscale":
         return _flagscale_planned(plan)
+    if target == "torchtitan":
+        return _torchtitan_planned(plan)
     if target == "deepspeed":
         return {name: getattr(degrees, name) for name in _BATCH}
     model = plan.inputs.model
@@ -232,3 +236,62 @@ def _document(text: str) -> Any:
 
 def _train(text: str) -> Any:
     return _document(text)["train"]
+
+
+def _torchtitan_planned(plan: Plan) -> Facts:
+    degrees = plan.parallelism
+    chunks = range(degrees.virtual_stages)
+    parts = [stage.chunks[chunk] for chunk in chunks for stage in plan.stages]
+    return {
+        "tensor_parallel": degrees.tensor_parallel,
+        "pipeline_parallel": degrees.pipeline_parallel,
+        "context_parallel": degrees.context_parallel,
+        "data_parallel": degrees.data_parallel,
+        "gradient_accumulation": degrees.gradient_accumulation,
+        "sharded": degrees.zero_stage > 0 and (degrees.data_parallel or 1) > 1,
+        "micro_batch_size": degrees.micro_batch_size,
+        "global_batch": degrees.global_batch,
+        "sequence": plan.inputs.workload.sequence,
+        "precision": degrees.precision,
+        "sequence_parallel": degrees.sequence_parallel,
+        "layers of every part": parts if degrees.pipeline_parallel > 1 else None,
+        "recompute": plan.stages[0].recompute,
+    }
+
+
+def torchtitan_facts(text: str) -> Facts:
+    """What titan_plan.py says. Raises ValueError where it is no such file."""
+    try:
+        module = ast.parse(text)
+    except SyntaxError as error:
+        raise ValueError(f"titan_plan.py: {error}") from error
+    named = {
+        target.id: ast.literal_eval(node.value)
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    training, parallelism = named["TRAINING"], named["PARALLELISM"]
+    parts = parallelism.get("module_fqns_per_model_part")
+    local, whole = training["local_batch_size"], training["global_batch_size"]
+    replicas = (
+        parallelism["data_parallel_replicate_degree"] * parallelism["data_parallel_shard_degree"]
+    )
+    micro = parallelism.get("pipeline_parallel_microbatch_size", local)
+    return {
+        "tensor_parallel": parallelism["tensor_parallel_degree"],
+        "pipeline_parallel": parallelism["pipeline_parallel_degree"],
+        "context_parallel": parallelism["context_parallel_degree"],
+        "data_parallel": replicas,
+        "gradient_accumulation": local // micro if parts else whole // (local * replicas),
+        "sharded": parallelism["data_parallel_shard_degree"] > 1,
+        "micro_batch_size": micro,
+        "global_batch": whole,
+        "sequence": training["seq_len"],
+        "precision": {"bfloat16": "bf16"}.get(training["mixed_precision_param"], "fp32"),
+        "sequence_parallel": parallelism["enable_sequence_parallel"],
+        "layers of every part": parts
+        and [sum(name.startswith("layers.") for name in part) for part in parts],
+        "recompute": "full" if "FullAC.Config()" in text else "none",
+    }

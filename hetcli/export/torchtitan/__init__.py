@@ -1,0 +1,1 @@
+"""torchtitan: a configuration in Python, since unequal stages cannot be given as options."""
