@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,6 +12,13 @@ from hetcli.cli import options as common
 from hetcli.cli.command import command
 from hetcli.cli.output import Output
 from hetcli.cli.planning import given_inputs, show_plan, value_of
+
+
+class Space(StrEnum):
+    """Which plans are searched."""
+
+    grid = "grid"
+    free = "free"
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +39,12 @@ def register(app: typer.Typer) -> None:
         memory_margin: common.MemoryMargin = None,
         objective: common.ObjectiveOption = None,
         target: common.TargetOption = common.Target.megatron,
+        space: Annotated[
+            Space,
+            typer.Option(
+                "--space", help="Equal replicas (grid), or unlike pipelines mixed too (free)."
+            ),
+        ] = Space.grid,
         tensor_parallel: common.TensorParallel = None,
         pipeline_parallel: common.PipelineParallel = None,
         data_parallel: common.DataParallel = None,
@@ -81,6 +95,7 @@ def register(app: typer.Typer) -> None:
         )
         options = PlanOptions(
             target=target.value,
+            space=space.value,
             tensor_parallel=tensor_parallel,
             pipeline_parallel=pipeline_parallel,
             data_parallel=data_parallel,

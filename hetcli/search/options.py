@@ -21,6 +21,8 @@ class PlanOptions:
     """Limits of a search; a degree that is None is searched, any other value is kept."""
 
     target: Target = "megatron"
+    # Equal replicas only, or mixes of unlike pipelines too.
+    space: Literal["grid", "free"] = "grid"
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     data_parallel: int | None = None

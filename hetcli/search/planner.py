@@ -10,6 +10,7 @@ from hetcli.search.compare import compare, worth_comparing
 from hetcli.search.document import alternative, plan_document
 from hetcli.search.families import Problem, check_request
 from hetcli.search.found import Found, Scored
+from hetcli.search.free import check_free, free_plan
 from hetcli.search.front import front
 from hetcli.search.grid import Grid
 from hetcli.search.miss import infeasible, nearest_miss
@@ -27,7 +28,7 @@ __all__ = ["plan"]
 def plan(
     *, cluster: Cluster, model: Model, workload: Pretrain, options: PlanOptions | None = None
 ) -> Plan:
-    """The best plan of the grid space and the next best ones; the same inputs give the same plan.
+    """The best plan of the space and the next best ones; the same inputs give the same plan.
 
     Raises:
         UnsupportedByTargetError: the target cannot build the model.
@@ -37,7 +38,13 @@ def plan(
     hardware = resolve(cluster)
     problem = Problem(model, workload, hardware, pools(hardware), options or PlanOptions())
     check_request(problem)
+    free = problem.options.space == "free"
+    if free:
+        check_free(problem)
     found = Grid(problem).run()
+    mixed = free_plan(problem, found, cluster) if free else None
+    if mixed is not None:
+        return mixed
     if not found.plans:
         refused = unsatisfied(problem)
         raise refused or infeasible(problem, found.pruned, found.seen, nearest_miss(problem))
