@@ -40,6 +40,7 @@ class Exact:
     """
 
     micro_batches: int
+    hide_reduce: bool
     hide_gather: bool
     passes: Floats
     ends: Floats
@@ -130,7 +131,14 @@ class Exact:
         routed = self.routed[stops] > self.routed[stops - splits]
         seconds = self.tail[:, stage, stops] - self.tail[:, stage, stops - splits]
         seconds = seconds + self.tail_ends[:, None, :] + self.experts[:, None, :] * routed
-        return exposed_tail(seconds, passes[0], passes[1], splits, hide_gather=self.hide_gather)
+        return exposed_tail(
+            seconds,
+            passes[0],
+            passes[1],
+            splits,
+            hide_reduce=self.hide_reduce,
+            hide_gather=self.hide_gather,
+        )
 
     def after_stage(
         self, stage: int, start: Ints, stop: Ints, forward: Floats, backward: Floats
@@ -139,7 +147,14 @@ class Exact:
         seconds = self.tail[:, stage, stop] - self.tail[:, stage, start]
         seconds = seconds + self.tail_ends[:, stage, None]
         seconds = seconds + self.experts[:, stage, None] * (self.routed[stop] > self.routed[start])
-        return exposed_tail(seconds, forward, backward, stop - start, hide_gather=self.hide_gather)
+        return exposed_tail(
+            seconds,
+            forward,
+            backward,
+            stop - start,
+            hide_reduce=self.hide_reduce,
+            hide_gather=self.hide_gather,
+        )
 
     def bounds(self, splits: Ints) -> Floats:
         """Seconds of a step that each split does not beat, [candidates]; close to the truth.
@@ -232,6 +247,7 @@ def exact_of(
         times = _of_devices(costing, family, rows, counts, roles, most)
     return Exact(
         micro_batches=family.micro_batches,
+        hide_reduce=family.degrees.overlap_grad_reduce,
         hide_gather=family.degrees.framework == "megatron",
         passes=times.passes,
         ends=times.ends,

@@ -257,6 +257,7 @@ def _variants(
                 zero_stage=zero_stage,
                 offload=options.offload,
                 sequence_parallel=sequence_parallel,
+                overlap_grad_reduce=options.overlap_grad_reduce,
                 framework=framework,
             )
 

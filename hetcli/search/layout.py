@@ -40,6 +40,7 @@ class Degrees:
     zero_stage: int = 1
     offload: Offload = "none"
     sequence_parallel: bool = False
+    overlap_grad_reduce: bool = True
     framework: Framework = "megatron"
 
     @property
@@ -133,6 +134,7 @@ def configuration(layout: Layout, workload: Pretrain) -> Configuration:
         zero_stage=degrees.zero_stage,
         offload=degrees.offload,
         # Without sharded states every rank keeps its parameters: there is nothing to gather.
+        overlap_grad_reduce=degrees.overlap_grad_reduce,
         overlap_param_gather=degrees.zero_stage > 0,
         schedule=degrees.schedule,
         attention=workload.attention,

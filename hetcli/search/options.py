@@ -43,6 +43,8 @@ class PlanOptions:
     quotas: tuple[tuple[str, int], ...] = ()
     # Device types or places of which some device must take part.
     must_use: tuple[str, ...] = ()
+    # Whether gradients are reduced beside the last backward pass.
+    overlap_grad_reduce: bool = True
     # As many layers on every stage as divide.
     uniform_layers: bool = False
     # Whether to look for the front of time against money too.

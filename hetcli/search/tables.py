@@ -24,7 +24,13 @@ Bools = NDArray[np.bool_]
 
 
 def exposed_tail(
-    tail: Floats, forward: Floats, backward: Floats, layers: Ints, *, hide_gather: bool
+    tail: Floats,
+    forward: Floats,
+    backward: Floats,
+    layers: Ints,
+    *,
+    hide_reduce: bool,
+    hide_gather: bool,
 ) -> tuple[Floats, Floats, Floats]:
     """Seconds of reduction and gathering that stick out of the passes, and of the update.
 
@@ -33,10 +39,12 @@ def exposed_tail(
         forward: of one micro-batch on the stage.
         backward: the same.
         layers: of the stage.
+        hide_reduce: whether gradients are reduced behind the last backward pass.
         hide_gather: whether parameters are gathered behind the first forward pass.
     """
     gather = unhidden(tail[1], forward, layers) if hide_gather else tail[1]
-    return unhidden(tail[0], backward, layers), gather, tail[2]
+    reduce = unhidden(tail[0], backward, layers) if hide_reduce else tail[0]
+    return reduce, gather, tail[2]
 
 
 def count_within(table: Floats, room: Floats) -> Ints:

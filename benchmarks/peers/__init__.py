@@ -1,0 +1,1 @@
+"""Planning problems of published planners, with what they publish."""
