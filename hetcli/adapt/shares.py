@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hetcli.perf.configuration import Configuration, LayerRange, Pipeline, Replica
+from hetcli.perf.configuration import Configuration, LayerRange, Pipeline, Replica, Stage
 from hetcli.perf.hardware import Hardware
 from hetcli.perf.stage import Costs, replica_time
 from hetcli.search.partition import split_equal_layers
@@ -36,9 +37,13 @@ def split_batches(total: int, speeds: Sequence[float]) -> list[int] | None:
     if total < len(speeds):
         return None
     counts = [1] * len(speeds)
+    # When each would be done with one more.
+    following = [(2 / speed, at) for at, speed in enumerate(speeds)]
+    heapq.heapify(following)
     for _ in range(total - len(speeds)):
-        at = min(range(len(speeds)), key=lambda k: ((counts[k] + 1) / speeds[k], k))
+        _, at = following[0]
         counts[at] += 1
+        heapq.heapreplace(following, ((counts[at] + 1) / speeds[at], at))
     return counts
 
 
@@ -70,20 +75,34 @@ class Clock:
     configuration: Configuration
     costs: Costs
     hardware: Hardware
+    _known: dict[object, tuple[float, float]] = field(default_factory=dict, compare=False)
 
     def seconds(self, pipeline: Pipeline, at: int, replica: Replica) -> tuple[float, float]:
         """Of one micro-batch on a replica of stage `at`: a layer's, and embedding, head and loss.
 
         Both ways, with what tensor-parallel ranks exchange; layers count as equal.
         """
+        [node, *more] = dict.fromkeys(self.hardware.node_of(each) for each in replica.devices)
+        stage = pipeline.stages[at]
+        ends = (at == 0, at == len(pipeline.stages) - 1)
+        shape = (stage.tensor_parallel, stage.recompute, replica.micro_batch_size, ends)
+        # Replicas inside equal nodes take the same time.
+        key = (shape, node.device_type, node.intra, node.nic) if not more else (shape, replica)
+        if key not in self._known:
+            self._known[key] = self._seconds(stage, replica, *ends)
+        return self._known[key]
+
+    def _seconds(
+        self, stage: Stage, replica: Replica, first: bool, last: bool
+    ) -> tuple[float, float]:
         layers = self.costs.model.layer_count
         # All layers of the model, as a stage may have none.
-        stage = replace(pipeline.stages[at], chunks=(LayerRange(0, layers),))
+        whole = replace(stage, chunks=(LayerRange(0, layers),))
 
         def total(*, first: bool, last: bool) -> float:
             time = replica_time(
                 self.configuration,
-                stage,
+                whole,
                 replica,
                 first=first,
                 last=last,
@@ -93,8 +112,7 @@ class Clock:
             return sum(each.total for each in (*time.forward, *time.backward))
 
         inner = total(first=False, last=False)
-        whole = total(first=at == 0, last=at == len(pipeline.stages) - 1)
-        return inner / layers, whole - inner
+        return inner / layers, total(first=first, last=last) - inner
 
     def speed(self, pipeline: Pipeline, chain: Sequence[Replica]) -> float:
         """Micro-batches a second that the slowest stage of a chain of replicas lets through."""
