@@ -3,6 +3,7 @@
     python benchmarks/end_to_end.py                          everything, about 25 minutes
     python benchmarks/end_to_end.py --parts replan,detection without running any plan, one minute
     python benchmarks/end_to_end.py --parts clusters --first 3 --clusters 1     one drawn cluster
+    python benchmarks/end_to_end.py --parts '' --write        only the table, from what was kept
     python benchmarks/end_to_end.py --short                  two nodes, all splits, half a minute
 
 Every node is a network namespace with a shaped link, every device a process that does the real
@@ -89,7 +90,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=FIGURES, metavar="FILE")
     parser.add_argument("--write", action="store_true", help="put the table into README.md")
     options = parser.parse_args()
-    parts = options.parts.split(",")
+    parts = [part for part in options.parts.split(",") if part]
+    if unknown := set(parts) - set(PARTS):
+        parser.error(
+            f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}"
+        )
     if options.short:
         outcome = run(SHORT, most=options.plans, steps=options.steps, verbose=options.verbose)
         show(outcome, verbose=options.verbose)
