@@ -71,6 +71,15 @@ def register(app: typer.Typer) -> None:
             ),
         ] = None,
         top: Annotated[int, typer.Option("--top", min=1, max=100, help="Plans to list.")] = 5,
+        time_limit: Annotated[
+            float | None,
+            typer.Option(
+                "--time-limit",
+                min=0.1,
+                metavar="SECONDS",
+                help="Stop then, with the best plan so far; so does Ctrl-C.",
+            ),
+        ] = None,
         out: common.Out = None,
     ) -> None:
         """Search the best parallel configuration and say what it will cost.
@@ -108,6 +117,7 @@ def register(app: typer.Typer) -> None:
             pareto=pareto,
             compare=compare,
             top=top,
+            time_limit_s=time_limit,
             **limits.given_limits(
                 min_throughput=min_throughput,
                 quota=quota,

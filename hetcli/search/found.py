@@ -43,6 +43,7 @@ class Found:
     scored: int
     pruned: Counter[str]
     complete: bool
+    interrupted: bool = False
 
 
 def predicted(

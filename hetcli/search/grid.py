@@ -109,38 +109,51 @@ class Grid:
         return self.problem.model.layer_count
 
     def run(self) -> Found:
-        """Search the whole space, or as much as the limits on time and work allow."""
+        """Search the whole space, or as much as the user and the limit on work allow.
+
+        What Ctrl-C finds under way goes back into the queue: the bound holds for it too.
+        """
         limit = self.problem.options.time_limit_s
         deadline = np.inf if limit is None else time.monotonic() + limit
         for degrees in families(self.problem, self.pruned):
             self._push(self._least(degrees), degrees)
+        interrupted = False
         while self._queue:
             value, _, item = self._queue[0]
             if value >= self._threshold or not value < np.inf or self._is_over(deadline):
                 break
             heapq.heappop(self._queue)
-            if isinstance(item, Degrees):
-                self._cost(value, item)
-            elif isinstance(item, Open):
-                (self._mix if item.fitted else self._fit)(value, item)
-            elif isinstance(item, Mixed):
-                self._order(item)
-            elif isinstance(item, Shapes):
-                self._split(item)
-            else:
-                self._weigh(value, item)
+            try:
+                self._refine(value, item)
+            except KeyboardInterrupt:
+                self._push(value, item)
+                interrupted = True
+                break
         left = min((value for value, _, _ in self._queue), default=np.inf)
         complete = not min(left, self._given_up) < self._threshold
         stopped = left < self._threshold
+        why = "left when the search stopped" if stopped else "slower than the plans kept"
         for value, _, item in self._queue:
-            why = "left when the search stopped" if stopped else "slower than the plans kept"
             self.pruned[why if value < np.inf else "memory of the pools"] += size(item)
         plans = predicted(self.problem, self.requirements, self._best.values())
         best = plans[0].value if plans else np.inf
         bound = min(left, self._given_up, best)
         seen = self.scored + sum(self.pruned.values())
         pruned = Counter({rule: number for rule, number in self.pruned.items() if number})
-        return Found(plans, bound, seen, self.scored, pruned, complete)
+        return Found(plans, bound, seen, self.scored, pruned, complete, interrupted)
+
+    def _refine(self, value: float, item: Item) -> None:
+        """Replace an entry of the queue by what it consists of."""
+        if isinstance(item, Degrees):
+            self._cost(value, item)
+        elif isinstance(item, Open):
+            (self._mix if item.fitted else self._fit)(value, item)
+        elif isinstance(item, Mixed):
+            self._order(item)
+        elif isinstance(item, Shapes):
+            self._split(item)
+        else:
+            self._weigh(value, item)
 
     def _is_over(self, deadline: float) -> bool:
         """Whether the search stops: never without a plan, unless the user's time is up."""

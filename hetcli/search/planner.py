@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from hetcli.errors import EnvironmentFailure, HetcliError, Interrupted
 from hetcli.perf.resolve import resolve
 from hetcli.search.compare import compare, worth_comparing
 from hetcli.search.document import alternative, plan_document
@@ -34,6 +35,8 @@ def plan(
         UnsupportedByTargetError: the target cannot build the model.
         ConfigurationError: a fixed degree that the model or the target cannot take.
         InfeasibleError: nothing fits, with the nearest miss.
+        EnvironmentFailure: the limit on time ended the search before a first plan.
+        Interrupted: the user did.
     """
     hardware = resolve(cluster)
     problem = Problem(model, workload, hardware, pools(hardware), options or PlanOptions())
@@ -45,12 +48,15 @@ def plan(
     mixed = free_plan(problem, found, cluster) if free else None
     if mixed is not None:
         return mixed
+    if not found.plans and not found.complete:
+        raise _stopped(problem, found)
     if not found.plans:
         refused = unsatisfied(problem)
         raise refused or infeasible(problem, found.pruned, found.seen, nearest_miss(problem))
     best = found.plans[0]
     ranked = _distinct(found, problem.options.top)
-    comparisons = compare(problem, best) if worth_comparing(problem) else None
+    comparing = worth_comparing(problem) and not found.interrupted
+    comparisons = compare(problem, best) if comparing else None
     return plan_document(
         best.configuration,
         best.prediction,
@@ -69,13 +75,30 @@ def plan(
         scored=found.scored,
         pruned=found.pruned,
         complete=found.complete,
-        notes=list(_notes(problem, best, comparisons)),
+        notes=[
+            *(["interrupted: the best plan so far"] if found.interrupted else []),
+            *_notes(problem, best, comparisons),
+        ],
         comparisons=comparisons,
         front=[
             alternative(rank, each.configuration, each.prediction)
-            for rank, each in enumerate(_front(problem, best), start=1)
+            for rank, each in enumerate([] if found.interrupted else _front(problem, best), start=1)
         ],
         asked=asked(problem.options),
+    )
+
+
+def _stopped(problem: Problem, found: Found) -> HetcliError:
+    """Why there is no answer, neither a plan nor that there is none."""
+    if found.interrupted:
+        return Interrupted(
+            "interrupted", why="no plan was found before", fix="let the search run for longer"
+        )
+    limit = problem.options.time_limit_s
+    return EnvironmentFailure(
+        f"no plan was found in {limit:g} s",
+        why="the limit on time ended the search before it came to a first plan",
+        fix="a larger --time-limit",
     )
 
 

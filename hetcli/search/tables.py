@@ -183,7 +183,9 @@ class _Stages:
         forward, backward = self._of(self.passes, self.ends, role, kinds)
         reduced, gathered, updated = self._of(self.tail, self.tail_ends, role, kinds)
         share = (buckets - 1) / buckets
-        late = (reduced - backward) * share
+        # What nothing hides sticks out whole.
+        behind = backward if self.family.degrees.overlap_grad_reduce else 0.0
+        late = (reduced - behind) * share
         later = np.zeros_like(gathered)
         gathering = gathered
         if _hides(self.family):
