@@ -35,7 +35,8 @@ def device_type() -> DeviceType:
 def predicted(name: str, rank: int | None, **request: object) -> Plan:
     model = with_adapters(find_preset(name), rank)
     cluster = parse_quick_cluster("A100-SXM4-80GB:8")
-    asked = EstimateRequest(**request)
+    # Mainline Megatron-LM trains whole models only; the free space has no such target.
+    asked = EstimateRequest(target="free", **request)
     return estimate(cluster=cluster, model=model, workload=WORK, request=asked)
 
 
