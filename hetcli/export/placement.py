@@ -13,7 +13,16 @@ from typing import Final, Literal
 
 from hetcli.spec.plan import Plan, PlanDevice
 
-__all__ = ["DEFAULT_ORDER", "REPLICA_ORDER", "Host", "Placement", "RankOrder", "place", "placed"]
+__all__ = [
+    "DEFAULT_ORDER",
+    "REPLICA_ORDER",
+    "Host",
+    "Placement",
+    "RankOrder",
+    "place",
+    "placed",
+    "spread_group",
+]
 
 # Megatron-LM's two rank orders (`--use-tp-pp-dp-mapping` selects the second), fastest axis first;
 # and ranks that count node by node, whatever they are in the plan.
@@ -69,6 +78,22 @@ def place(plan: Plan, orders: Sequence[RankOrder]) -> Placement | None:
         if placement is not None:
             return placement
     return None
+
+
+def spread_group(plan: Plan) -> tuple[str, ...]:
+    """The nodes of the first tensor-parallel group that is on several; empty where none is.
+
+    No framework checks it: every layer's activations then go over the network.
+    """
+    for stage in plan.stages:
+        width = stage.tensor_parallel
+        for replica in stage.replicas:
+            for first in range(0, len(replica.devices), width):
+                group = replica.devices[first : first + width]
+                nodes = tuple(dict.fromkeys(device.node for device in group))
+                if len(nodes) > 1:
+                    return nodes
+    return ()
 
 
 def _stage_major(plan: Plan) -> list[tuple[int, PlanDevice]]:

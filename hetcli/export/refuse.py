@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from hetcli.errors import UnsupportedByTargetError
+from hetcli.export.placement import spread_group
+from hetcli.spec.plan import Plan
 
-__all__ = ["unsupported"]
+__all__ = ["refuse_spread", "unsupported"]
+
+
+def refuse_spread(target: str, plan: Plan, plans: str | None = None) -> None:
+    """Refuse a tensor-parallel group that is not inside one node.
+
+    Raises:
+        UnsupportedByTargetError: naming its nodes.
+    """
+    nodes = spread_group(plan)
+    if nodes:
+        raise unsupported(
+            target,
+            f"a tensor-parallel group over {' and '.join(nodes)}",
+            why=f"{target} accepts it and then sends every layer's activations over the network",
+            nearest="tensor-parallel groups inside one node",
+            flags="--tp <at most the devices of a node>",
+            plans=plans,
+        )
 
 
 def unsupported(

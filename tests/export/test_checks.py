@@ -170,6 +170,10 @@ DEEPSPEED = {
         deepspeed(H100, llama(), [16, 0, 16]),
         "a stage begins with a layer of its own",
     ),
+    "tensor group over two nodes": (
+        deepspeed(cluster(group("n[0-1]", gpus=3)), llama(), [32], tensor=2, data=3),
+        "sends every layer's activations over the network",
+    ),
     "parameters on the host without zero 3": (
         deepspeed(H100, llama(), [32], data=8, offload="optimizer+parameters"),
         "only ZeRO-3",

@@ -91,6 +91,24 @@ def test_an_edited_deepspeed_configuration_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("place", "key", "message"),
+    [
+        (None, "gradient_cliping", "ignored keys is ['gradient_cliping']"),
+        (None, "sparse_attention", "refused keys is ['sparse_attention']"),
+        ("zero_optimization", "mics_shard_size", "refused keys is ['mics_shard_size']"),
+    ],
+)
+def test_a_key_that_deepspeed_ignores_or_refuses_is_found(
+    place: str | None, key: str, message: str, tmp_path: Path
+) -> None:
+    folder = written(render(PLANS["zero 3"]), tmp_path)
+    config = json.loads((folder / "ds_config.json").read_text())
+    (config[place] if place else config)[key] = 1
+    (folder / "ds_config.json").write_text(json.dumps(config))
+    assert check_directory(folder).differences == (f"{message}, planned is []",)
+
+
+@pytest.mark.parametrize(
     ("file", "text"),
     [("common.sh", "MODEL=(\n"), ("run_node_0.sh", ""), ("common.sh", "A='\n")],
 )

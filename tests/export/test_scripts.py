@@ -63,6 +63,18 @@ def test_unequal_nodes_start_unequal_numbers_of_processes(stubs: Stage, tmp_path
     assert "TORCH_ELASTIC_WORKER_IDENTICAL=1" not in "".join(file.content for file in launch)
 
 
+def test_intervals_that_megatron_needs_are_always_given(stubs: Stage, tmp_path: Path) -> None:
+    """Without --eval-interval it divides by None, without --save-interval it asserts."""
+    plan = make_plan(cluster(group("n0")), llama(), [32], data=8)
+    folder = written(render(plan), tmp_path)
+    _, [plain] = stubs.run(folder, "run_node_0.sh")
+    assert {"--eval-interval", "--eval-iters"} < set(plain.argv)
+    assert "--save" not in plain.argv
+    _, [saving] = stubs.run(folder, "run_node_0.sh", CHECKPOINT_DIR="saved")
+    assert {"--save", "--save-interval"} < set(saving.argv)
+    assert "--async-save" not in saving.argv
+
+
 def test_no_pipeline_option_without_a_pipeline() -> None:
     """Case pp1-no-first-last-flags: Megatron-LM issue 1778."""
     where = cluster(group("n0", "H100-SXM5-80GB"))

@@ -12,6 +12,7 @@ from plans import cluster, gpt, group, llama, make_plan
 from recording import node_scripts, stage, written
 
 from hetcli.export import render
+from hetcli.export.deepspeed.config import REMOVED_KEYS
 from hetcli.spec.plan import Plan
 
 pytestmark = pytest.mark.oracle
@@ -96,6 +97,19 @@ def test_slots_are_what_the_host_has_and_the_inclusion_picks(tmp_path: Path) -> 
     assert "work2 slots=4" in launch["hostfile"]
     _, [call] = stage(tmp_path / "stubs").run(written(launch, tmp_path), "run_node_0.sh")
     assert "--include=work1:2,3@work2:2,3" in call.argv
+
+
+@pytest.mark.parametrize("key", sorted(REMOVED_KEYS))
+def test_deepspeed_refuses_the_keys_that_it_has_removed(key: str, deepspeed: Judge) -> None:
+    plan = PLANS["zero 2"]
+    config = json.loads(render(plan)["ds_config.json"])
+    world = plan.parallelism.data_parallel
+    assert deepspeed.ask("config", config=config, world=world)["ok"]
+    inner = key.startswith(("mics", "zeropp"))
+    where = config["zero_optimization"] if inner else config
+    where[key] = 2 if inner else {"enabled": True}
+    answer = deepspeed.ask("config", config=config, world=world)
+    assert not answer["ok"]
 
 
 def test_the_configuration_has_no_key_that_deepspeed_ignores(deepspeed: Judge) -> None:

@@ -46,7 +46,11 @@ def run_nodes(
     folder = written(launch, root)
     bin_ = root / "bin"
     bin_.mkdir()
-    for name, module in (("torchrun", "torch.distributed.run"), ("python3", "")):
+    for name, module in (
+        ("torchrun", "torch.distributed.run"),
+        ("deepspeed", "deepspeed.launcher.runner"),
+        ("python3", ""),
+    ):
         call = f"-m {module}" if module else ""
         (bin_ / name).write_text(f'#!/bin/sh\nexec {sys.executable} {call} "$@"\n')
         (bin_ / name).chmod(0o755)

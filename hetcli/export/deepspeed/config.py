@@ -8,12 +8,50 @@ keys at the top level are ignored by DeepSpeed, so they are spelled here once, a
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from hetcli.spec.plan import Parallelism
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["config_text", "deepspeed_config"]
+__all__ = ["KEYS", "REMOVED_KEYS", "config_text", "deepspeed_config"]
+
+# The keys at the top level that hetcli writes; DeepSpeed ignores a misspelled one in silence.
+KEYS: Final = frozenset(
+    {
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "optimizer",
+        "zero_optimization",
+        "steps_per_print",
+        "wall_clock_breakdown",
+        "bf16",
+        "fp16",
+        "data_types",
+        "zero_allow_untested_optimizer",
+    }
+)
+# Keys whose features are gone since DeepSpeed 0.19.8, which refuses them: at the top level, and of
+# zero_optimization.
+REMOVED_KEYS: Final = frozenset(
+    {
+        "elasticity",
+        "amp",
+        "compression_training",
+        "curriculum_learning",
+        "sparse_attention",
+        "progressive_layer_drop",
+        "eigenvalue",
+        "nebula",
+        "quantize_training",
+        "graph_harvesting",
+        "sparse_gradients",
+        "mics_shard_size",
+        "mics_hierarchical_params_gather",
+        "zeropp_loco_param",
+    }
+)
 
 LEARNING_RATE = 3e-4
 # DeepSpeed's default since 0.19.5, 0 before: written, so that it is the same for every release.

@@ -10,7 +10,7 @@ from hetcli.export.launch import LaunchFile
 from hetcli.export.placement import DEFAULT_ORDER, Placement, place
 from hetcli.export.planned import Planned, configuration
 from hetcli.export.program import Program, Variable
-from hetcli.export.refuse import unsupported
+from hetcli.export.refuse import refuse_spread, unsupported
 from hetcli.export.templating import template_text
 from hetcli.perf import rules
 from hetcli.spec.model.architecture import MoeFeedForward
@@ -129,6 +129,7 @@ def _place(planned: Planned) -> Placement:
             why="launchers number processes node by node, and ranks are stage by stage",
             nearest="whole stages on consecutive nodes",
         )
+    refuse_spread(TARGET, planned.plan)
     return placement
 
 

@@ -20,7 +20,7 @@ from hetcli.export.megatron.model import model_arguments
 from hetcli.export.placement import DEFAULT_ORDER, Placement, place
 from hetcli.export.planned import Planned
 from hetcli.export.program import Argument, Program
-from hetcli.export.refuse import unsupported
+from hetcli.export.refuse import refuse_spread, unsupported
 from hetcli.perf import rules
 from hetcli.spec.plan import PlanStage
 
@@ -49,6 +49,7 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
             nearest="whole stages on consecutive nodes",
             plans="megatron",
         )
+    refuse_spread(TARGET, planned.plan, plans="megatron")
     return (
         Program(
             template="flagscale/program.sh.j2",

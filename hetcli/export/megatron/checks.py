@@ -12,7 +12,7 @@ from typing import Final
 from hetcli.errors import ConfigurationError, InfeasibleError
 from hetcli.export.placement import DEFAULT_ORDER, REPLICA_ORDER, Placement, RankOrder, place
 from hetcli.export.planned import Planned, configuration
-from hetcli.export.refuse import unsupported
+from hetcli.export.refuse import refuse_spread, unsupported
 from hetcli.perf import rules
 from hetcli.spec.plan import Plan
 
@@ -53,18 +53,7 @@ def place_plan(planned: Planned) -> Placement:
             "replica by replica with --use-tp-pp-dp-mapping; there is no third order",
             nearest="whole stages or whole replicas on consecutive nodes",
         )
-    tensor = plan.parallelism.tensor_parallel
-    for first in range(0, placement.world, tensor):
-        nodes = dict.fromkeys(device.node for device in placement.devices[first : first + tensor])
-        if len(nodes) > 1:
-            raise unsupported(
-                TARGET,
-                f"a tensor-parallel group over {' and '.join(nodes)}",
-                why="Megatron-LM accepts it and then sends every layer's activations over the "
-                "network",
-                nearest="tensor-parallel groups inside one node",
-                flags="--tp <at most the devices of a node>",
-            )
+    refuse_spread(TARGET, plan)
     _refuse_second_order(planned, placement)
     _refuse_two_recomputes(plan, placement)
     return placement

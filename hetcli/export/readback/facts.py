@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from hetcli.export.deepspeed.config import KEYS, REMOVED_KEYS
 from hetcli.export.megatron.layout import parse_layout
 from hetcli.export.readback.shell import options
 from hetcli.spec.plan import Plan, PlanStage
@@ -56,7 +57,8 @@ def planned_facts(plan: Plan, target: str) -> Facts:
     if target == "torchtitan":
         return _torchtitan_planned(plan)
     if target == "deepspeed":
-        return {name: getattr(degrees, name) for name in _BATCH}
+        facts = {name: getattr(degrees, name) for name in _BATCH}
+        return {**facts, "ignored keys": [], "refused keys": []}
     model = plan.inputs.model
     experts = ("expert_parallel", "expert_tensor_parallel") if _has_experts(plan) else ()
     return {
@@ -151,7 +153,10 @@ def deepspeed_facts(text: str) -> Facts:
     try:
         zero = config["zero_optimization"]
         offload = "offload_optimizer" in zero, "offload_param" in zero
+        removed = REMOVED_KEYS & (config.keys() | zero.keys())
         return {
+            "ignored keys": sorted(config.keys() - KEYS - removed),
+            "refused keys": sorted(removed),
             "micro_batch_size": config["train_micro_batch_size_per_gpu"],
             "gradient_accumulation": config["gradient_accumulation_steps"],
             "zero_stage": zero["stage"],

@@ -15,7 +15,7 @@ from hetcli.export.launch import LaunchFile
 from hetcli.export.placement import DEFAULT_ORDER, Placement, place
 from hetcli.export.planned import Planned, configuration
 from hetcli.export.program import Program
-from hetcli.export.refuse import unsupported
+from hetcli.export.refuse import refuse_spread, unsupported
 from hetcli.export.templating import render_template
 from hetcli.perf import rules
 from hetcli.spec.model.architecture import (
@@ -73,6 +73,7 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
             "the mesh of devices is stage by stage",
             "whole stages on consecutive nodes",
         )
+    refuse_spread(TARGET, planned.plan, plans="megatron")
     text = render_template(
         "torchtitan/titan_plan.py.j2",
         flavor=flavor,
