@@ -9,13 +9,15 @@ from typing import Any
 from hetcli.catalog.presets import find_preset
 from hetcli.catalog.samples import read_cluster
 from hetcli.errors import UsageError
+from hetcli.spec.cluster import Cluster
 from hetcli.spec.complaint import Locator
+from hetcli.spec.hardware import HardwareFile
 from hetcli.spec.model.architecture import Adapters, Model
 from hetcli.spec.model.document import model_from_mapping
-from hetcli.spec.source import read_mapping, validate
+from hetcli.spec.source import read_document, read_mapping, validate
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["read_cluster", "read_model", "read_workload", "with_adapters"]
+__all__ = ["read_cluster", "read_model", "read_workload", "with_adapters", "with_hardware"]
 
 _FILE_SUFFIXES = {".json", ".yaml", ".yml"}
 
@@ -39,6 +41,16 @@ def read_model(argument: str) -> Model:
         source=locator.label,
         locator=locator,
     )
+
+
+def with_hardware(cluster: Cluster, path: str | None) -> Cluster:
+    """The cluster with the fitted rates of a hardware.json; itself without a path.
+
+    Raises SpecError with the line of what is wrong with the file.
+    """
+    if path is None:
+        return cluster
+    return cluster.model_copy(update={"hardware": read_document(path, HardwareFile)})
 
 
 def with_adapters(model: Model, rank: int | None) -> Model:

@@ -17,6 +17,7 @@ __all__ = [
     "ExpertParallel",
     "ExpertTensorParallel",
     "GlobalBatch",
+    "HardwareOption",
     "Lora",
     "LoraRank",
     "MemoryMargin",
@@ -104,6 +105,12 @@ ClusterOption = Annotated[
         "--cluster",
         metavar="CLUSTER",
         help="cluster.yaml, sample:NAME, A100:8+V100:8, or - for stdin.",
+    ),
+]
+HardwareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--hardware", metavar="FILE", help="Rates from hetcli fit or observe (hardware.json)."
     ),
 ]
 ModelOption = Annotated[

@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
         output: Output,
         cluster: common.ClusterOption,
         model: common.ModelOption,
+        hardware: common.HardwareOption = None,
         lora: common.Lora = False,
         lora_rank: common.LoraRank = None,
         workload: common.WorkloadOption = None,
@@ -91,6 +92,7 @@ def register(app: typer.Typer) -> None:
 
         inputs = given_inputs(
             cluster=cluster,
+            hardware=hardware,
             model=model,
             lora_rank=lora_rank or (common.LORA_RANK if lora else None),
             workload=workload,

@@ -35,6 +35,7 @@ def given_inputs(
     cluster: str,
     model: str,
     workload: str | None,
+    hardware: str | None = None,
     lora_rank: int | None = None,
     own_batch: Callable[[Cluster], int | None] | None = None,
     **flags: int | str | Enum | None,
@@ -48,10 +49,11 @@ def given_inputs(
         read_model,
         read_workload,
         with_adapters,
+        with_hardware,
     )
 
     described = with_adapters(read_model(model), lora_rank)
-    found = read_cluster(cluster)
+    found = with_hardware(read_cluster(cluster), hardware)
     plain = {name: flag.value if isinstance(flag, Enum) else flag for name, flag in flags.items()}
     if own_batch is not None and workload is None and plain.get("global_batch") is None:
         plain["global_batch"] = own_batch(found)

@@ -9,6 +9,7 @@ from hetcli.catalog.gpu import Dtype, Gpu
 from hetcli.catalog.hardware import find_gpu, find_link
 from hetcli.catalog.link import LinkKind
 from hetcli.errors import InfeasibleError, SpecError
+from hetcli.perf.fitting.hardware import with_fitted
 from hetcli.perf.hardware import DeviceType, Hardware, LinkCurve, Node
 from hetcli.spec.base import Origin
 from hetcli.spec.cluster import Cluster, CustomGpu, Health, IntraLink, NodeGroup
@@ -32,7 +33,7 @@ VENDORS: Mapping[str, Vendor] = {
 
 
 def resolve(cluster: Cluster) -> Hardware:
-    """Nodes, device types and links of `cluster`.
+    """Nodes, device types and links of `cluster`, with its fitted rates where it has any.
 
     Devices that are down are left out; a node with a slow device gets a device type of its own.
     Raises UnknownNameError for a GPU or link that the catalogue does not hold, InfeasibleError when
@@ -84,7 +85,7 @@ def resolve(cluster: Cluster) -> Hardware:
             why="every device is down",
             fix="correct `health` in the cluster file",
         )
-    return Hardware(
+    hardware = Hardware(
         name=cluster.name,
         nodes=tuple(nodes),
         place_links=_place_links(cluster),
@@ -97,6 +98,7 @@ def resolve(cluster: Cluster) -> Hardware:
         cross_vendor=_cross_vendor(cluster, nodes),
         assumptions=tuple(dict.fromkeys(assumptions)),
     )
+    return hardware if cluster.hardware is None else with_fitted(hardware, cluster.hardware)
 
 
 def _custom_gpu(custom: CustomGpu) -> Gpu:

@@ -75,11 +75,13 @@ def assumed(plan: Plan) -> str:
     """The choices that every number rests on."""
     work, degrees = plan.inputs.workload, plan.parallelism
     adapters = plan.inputs.model.adapters
+    fitted = plan.inputs.cluster.hardware
+    rates = "" if fitted is None else f", rates of {fitted.name}"
     trained = "" if adapters is None else f"adapters of rank {adapters.rank} alone are trained, "
     return trained + (
         f"{work.global_batch:,} x {work.sequence:,} tokens, {degrees.precision}, "
         f"{degrees.attention} attention, {work.optimizer}, "
-        f"margin {format_bytes(work.memory_margin)}"
+        f"margin {format_bytes(work.memory_margin)}{rates}"
     )
 
 

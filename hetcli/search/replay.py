@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hetcli.perf.fitting.hardware import with_fitted
 from hetcli.perf.hardware import Hardware
 from hetcli.perf.prediction import Breakdown
 from hetcli.perf.resolve import resolve
@@ -21,12 +20,13 @@ def on_fitted(plan: Plan, fitted: HardwareFile) -> Plan:
     No search is made: another plan may be the best one now, so the gap is unknown.
     """
     given = plan.inputs
-    hardware = with_fitted(resolve(given.cluster), fitted)
+    cluster = given.cluster.model_copy(update={"hardware": fitted})
+    hardware = resolve(cluster)
     configuration = configuration_of(plan)
     return plan_document(
         configuration,
         predict(configuration, model=given.model, workload=given.workload, hardware=hardware),
-        cluster=given.cluster,
+        cluster=cluster,
         model=given.model,
         workload=given.workload,
         hardware=hardware,

@@ -20,6 +20,7 @@ from hetcli.spec.base import (
     Text,
     broken_rule,
 )
+from hetcli.spec.hardware import HardwareFile
 from hetcli.spec.hosts import MAX_HOSTS, count_hosts, expand_hosts
 
 __all__ = [
@@ -261,6 +262,8 @@ class Cluster(Document):
     pairs: Annotated[tuple[PairLink, ...], Field(max_length=1_000_000)] = ()
     health: Annotated[tuple[Health, ...], Field(max_length=MAX_DEVICES)] = ()
     cross_vendor_backend: CrossVendorBackend | None = None
+    # Rates and links that `hetcli fit` or `hetcli observe` found; they replace the shipped ones.
+    hardware: HardwareFile | None = None
 
     @cached_property
     def group_of(self) -> Mapping[str, NodeGroup]:
