@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 from hetcli.adapt.elastic import elastic_batches
 from hetcli.errors import (
@@ -51,7 +52,16 @@ def new_plans(
     )
     yield KEPT, _best(plan, cluster, _kept(plan, asked), tolerance)
     if searches_all(resolve(cluster), time_limit_s):
-        yield NEW, _best(plan, cluster, asked, tolerance)
+        yield NEW, _best(plan, cluster, replace(asked, space=_space(plan, asked)), tolerance)
+
+
+def _space(plan: Plan, asked: PlanOptions) -> Literal["grid", "free"]:
+    """Unlike pipelines too, where the trial runtime runs the plan and nothing was asked for."""
+    degrees = plan.parallelism
+    plain = degrees.context_parallel == degrees.expert_parallel == 1
+    throughput = plan.inputs.workload.objective == "throughput"
+    unlike = plan.target == "free" and plain and throughput and not plan.search.asked
+    return "free" if unlike else asked.space
 
 
 def searches_all(hardware: Hardware, time_limit_s: float | None) -> bool:
