@@ -113,22 +113,17 @@ def _split(
     """Split the layers of pipelines of one depth."""
     layers = costs.problem.model.layer_count
     position: dict[tuple[Kind, Setting], int] = {}
-    stage = np.array(
-        [
-            [
-                position.setdefault((kind, setting), len(position))
-                for kind, count in order
-                for _ in range(count)
-            ]
-            for setting, order in orders
-        ]
-    )
+    # Every run as the position of its kind and setting with the number of its stages.
+    runs = [
+        [(position.setdefault((kind, setting), len(position)), count) for kind, count in order]
+        for setting, order in orders
+    ]
+    stage = np.array([[at for at, count in each for _ in range(count)] for each in runs])
     known = [costs.of(kind, setting) for kind, setting in position]
     ends = [costs.ends(kind, setting) for kind, setting in position]
     each = np.array([found.layer_s for found in known])[stage]
-    send = np.array([_sends(costs, setting, order) for setting, order in orders]).reshape(
-        len(orders), -1
-    )
+    edges = _Edges(costs, list(position))
+    send = np.array([edges.of(each) for each in runs]).reshape(len(orders), -1)
     extra = np.zeros(stage.shape)
     extra[:, :-1] += send
     extra[:, 1:] += send
@@ -195,25 +190,46 @@ def _after(known: Sequence[KindCosts], ends: Sequence[Ends], stage: Ints, split:
     return after
 
 
-def _sends(
-    costs: PipelineCosts, setting: Setting, order: Sequence[tuple[Kind, int]]
-) -> list[float]:
-    """Every boundary of a pipeline.
+class _Edges:
+    """Seconds of the boundaries between stages, by the positions of their kinds and settings."""
 
-    Stages of a run fill whole nodes, or so many runs fill a node; a run of another length is
-    expected to be cut by a border in its middle.
-    """
-    sends: list[float] = []
-    for number, (kind, count) in enumerate(order):
-        if number:
-            sends.append(costs.send(order[number - 1][0], kind, setting, inside=False))
-        if count > 1:
+    def __init__(self, costs: PipelineCosts, known: Sequence[tuple[Kind, Setting]]) -> None:
+        self._costs = costs
+        self._kinds = known
+        self._pairs: dict[tuple[int, int], float] = {}
+        self._inner: dict[tuple[int, int], list[float]] = {}
+
+    def of(self, runs: Sequence[tuple[int, int]]) -> list[float]:
+        """Every boundary of a pipeline."""
+        sends: list[float] = []
+        before: int | None = None
+        for at, count in runs:
+            if before is not None:
+                sends.append(self._between(before, at))
+            sends += self._within(at, count)
+            before = at
+        return sends
+
+    def _between(self, one: int, other: int) -> float:
+        if (one, other) not in self._pairs:
+            kind, setting = self._kinds[one]
+            there, _ = self._kinds[other]
+            self._pairs[one, other] = self._costs.send(kind, there, setting, inside=False)
+        return self._pairs[one, other]
+
+    def _within(self, at: int, count: int) -> list[float]:
+        """The boundaries of a run.
+
+        Its stages fill whole nodes, or so many runs fill a node; a run of another length is
+        expected to be cut by a border in its middle.
+        """
+        if count > 1 and (at, count) not in self._inner:
+            kind, setting = self._kinds[at]
             per_node = max(kind.pool.groups_per_node(kind.tensor), 1)
             cut = count // 2 if count < per_node and per_node % count else 0
-            # One number for all boundaries inside a node, and one for those between nodes.
-            across = costs.send(kind, kind, setting, inside=False)
-            inside = costs.send(kind, kind, setting, inside=True)
-            sends += [
+            across = self._costs.send(kind, kind, setting, inside=False)
+            inside = self._costs.send(kind, kind, setting, inside=True)
+            self._inner[at, count] = [
                 inside if stage % per_node and stage != cut else across for stage in range(1, count)
             ]
-    return sends
+        return self._inner.get((at, count), [])

@@ -151,7 +151,7 @@ class PipelineCosts:
         default_factory=dict
     )
     _sends: dict[tuple[Kind, Kind, Setting, bool], float] = field(default_factory=dict)
-    _most: dict[tuple[Kind, Setting, bool], Ints] = field(default_factory=dict)
+    _most: dict[tuple[Kind, Setting, int, bool], Ints] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.costs = Costs(self.problem.model)
@@ -269,7 +269,7 @@ class PipelineCosts:
         The role is 2 x (holds the embedding) + (holds the head); -1 where not even no layer fits.
         Where layers are unlike, the heaviest or else the lightest kind counts.
         """
-        key = (kind, setting, pipelined)
+        key = (kind, setting.alone, setting.holders, pipelined)
         known = self._most.get(key)
         if known is None or known.shape[-1] < held:
             known = self._ask_most(kind, setting, max(held, COMMON_DEPTH), pipelined=pipelined)

@@ -32,8 +32,8 @@ COUNTED = 2048
 # Sets that are split at once, rounds of that, and pipelines of the integer program.
 SPLIT = 128
 MOST_ROUNDS = 6
-MOST_SPLIT = 600
-MOST_COLUMNS = 200
+MOST_SPLIT = 300
+MOST_COLUMNS = 150
 # More than what any pipeline does is worth beside its price.
 BEFORE_ALL = 1e3
 # Steps for which pipelines are kept, as shares of the one that they are ranked for.
@@ -249,52 +249,50 @@ class Mixer:
 
     # --- real pipelines -------------------------------------------------------------------------
 
-    def mix(self, bound_s: float, known_s: float) -> Mix | None:
-        """The fastest whole mix of less than `known_s`; None when there is none.
+    def mixes(self, bound_s: float, known_s: float) -> list[Mix]:
+        """Whole mixes of less than `known_s`, the fastest first; none where there is none.
 
         The synchronisation that the columns expect is inside.
         """
-        best: Mix | None = None
+        found: list[Mix] = []
         step_s = known_s
         for _ in range(MOST_RANKINGS):
-            columns = self._columns(step_s)
-            found = self._fastest(columns, bound_s, step_s)
-            if found is None:
+            faster = self._faster(self._columns(step_s), bound_s, step_s)
+            if not faster:
                 break
-            if best is None or found.step_s < best.step_s:
-                best = found
-            if found.step_s > step_s * (1 - CLOSER):
+            found += faster
+            best_s = min(mix.step_s for mix in faster)
+            if best_s > step_s * (1 - CLOSER):
                 break
             # Shorter steps are filled by other pipelines.
-            step_s = found.step_s
-        return best
+            step_s = best_s
+        return sorted(dict.fromkeys(found), key=lambda mix: mix.step_s)
 
-    def any_mix(self, bound_s: float) -> Mix | None:
-        """The fastest mix where no plan is known that it must beat."""
+    def any_mixes(self, bound_s: float) -> list[Mix]:
+        """The fastest mixes where no plan is known that they must beat."""
         step_s = bound_s
         for _ in range(MOST_DOUBLINGS):
             step_s *= 2
-            found = self.mix(bound_s, step_s)
-            if found is not None:
+            found = self.mixes(bound_s, step_s)
+            if found:
                 return found
-        return None
+        return []
 
-    def _fastest(self, columns: Sequence[Column], low: float, high: float) -> Mix | None:
-        """The fastest whole mix of some pipelines between two step times."""
-        best = self._integers(columns, high)
-        if best is None:
-            return None
-        high = min(high, best.step_s)
+    def _faster(self, columns: Sequence[Column], low: float, high: float) -> list[Mix]:
+        """Whole mixes of some pipelines, each found in a shorter step than the one before."""
+        mixes: list[Mix] = []
+        step_s = high
         while high > low * (1 + ACCURACY):
-            middle = (low * high) ** 0.5
-            found = self._integers(columns, middle)
-            if found is None:
-                low = middle
-                continue
-            if found.step_s < best.step_s:
-                best = found
-            high = min(middle, found.step_s)
-        return best
+            found = self._integers(columns, step_s)
+            if found is not None:
+                mixes.append(found)
+                high = min(step_s, found.step_s)
+            elif not mixes:
+                break
+            else:
+                low = step_s
+            step_s = (low * high) ** 0.5
+        return mixes
 
     def correct(self, placed: Mapping[Column, Column], after_s: float) -> None:
         """Learn from a mix that was predicted: what its pipelines take where they are `placed`, and

@@ -8,14 +8,14 @@ from itertools import chain
 import numpy as np
 
 from hetcli.errors import ConfigurationError
-from hetcli.search.document import alternative, plan_document
+from hetcli.search.document import alternative, parallelism, plan_document
 from hetcli.search.families import Problem
 from hetcli.search.found import Found, Scored
 from hetcli.search.free.search import SIZES, FreePlan, search_free
 from hetcli.search.free.sets import MOST_POOLS, MOST_STAGES
 from hetcli.search.options import asked
 from hetcli.spec.cluster import Cluster
-from hetcli.spec.plan import Certificate, Plan
+from hetcli.spec.plan import Alternative, Certificate, Plan
 
 __all__ = ["check_free", "free_plan"]
 
@@ -77,10 +77,7 @@ def free_plan(problem: Problem, grid: Found, cluster: Cluster) -> Plan | None:
         certificate=Certificate(
             lower_bound_s=bound_s, gap=step_s / bound_s - 1, reason=_claim(problem)
         ),
-        alternatives=[
-            alternative(rank, plan.configuration, plan.prediction)
-            for rank, plan in enumerate(plans[: problem.options.top], start=1)
-        ],
+        alternatives=_distinct(plans, problem.options.top),
         space="free",
         seen=grid.seen + found.seen,
         scored=grid.scored + found.scored,
@@ -89,6 +86,18 @@ def free_plan(problem: Problem, grid: Found, cluster: Cluster) -> Plan | None:
         notes=_notes(plans, known_s),
         asked=asked(problem.options),
     )
+
+
+def _distinct(plans: Sequence[FreePlan | Scored], top: int) -> list[Alternative]:
+    """The best plan of each mapping and split, best first."""
+    kept: dict[object, FreePlan | Scored] = {}
+    for plan in plans:
+        layers = tuple(stage.layer_count for stage in plan.configuration.stages)
+        kept.setdefault((parallelism(plan.configuration), layers), plan)
+    return [
+        alternative(rank, plan.configuration, plan.prediction)
+        for rank, plan in enumerate(list(kept.values())[:top], start=1)
+    ]
 
 
 def _claim(problem: Problem) -> str:

@@ -40,6 +40,8 @@ REPLICAS = (1, 4, 16)
 MOST_JOINED = 3
 # How often the columns' synchronisation is corrected by a prediction, and what is close enough.
 CORRECTIONS = 3
+# Mixes of one round that are placed and predicted.
+MOST_PLACED = 3
 CLOSE = 0.01
 
 
@@ -206,12 +208,14 @@ class _Space:
     def _corrected(self, mixer: Mixer, bound_s: float, known_s: float) -> Iterator[FreePlan]:
         """Plans of one mixer: what a mix really costs shows once its pipelines have places."""
         for _ in range(CORRECTIONS):
-            mix = mixer.mix(bound_s, known_s) if np.isfinite(known_s) else mixer.any_mix(bound_s)
-            placed = _plans(self.problem, self.costs, mix) if mix else []
-            if mix is None or not placed:
+            finite = np.isfinite(known_s)
+            mixes = mixer.mixes(bound_s, known_s) if finite else mixer.any_mixes(bound_s)
+            tried = [(mix, _plans(self.problem, self.costs, mix)) for mix in mixes[:MOST_PLACED]]
+            pairs = [(mix, plan) for mix, plans in tried for plan in plans]
+            if not pairs:
                 return
-            yield from placed
-            best = min(placed, key=lambda plan: plan.prediction.step_time_s)
+            yield from (plan for _, plan in pairs)
+            mix, best = min(pairs, key=lambda pair: pair[1].prediction.step_time_s)
             real_s, parts = best.prediction.step_time_s, best.prediction.breakdown
             known_s = min(known_s, real_s)
             if real_s <= mix.step_s * (1 + CLOSE):
