@@ -146,6 +146,7 @@ class PipelineCosts:
 
     problem: Problem
     costs: Costs = field(init=False)
+    _named: dict[tuple[int, int], Kind] = field(default_factory=dict)
     _kinds: dict[tuple[Kind, Setting], KindCosts] = field(default_factory=dict)
     _ended: dict[tuple[Kind, TrainingPrecision, int, tuple[int, ...]], Ends] = field(
         default_factory=dict
@@ -155,6 +156,10 @@ class PipelineCosts:
 
     def __post_init__(self) -> None:
         self.costs = Costs(self.problem.model)
+
+    def kind(self, pool: Pool, tensor: int) -> Kind:
+        """The kind of a pool and a tensor degree: always the same one, as answers go by it."""
+        return self._named.setdefault((pool.index, tensor), Kind(pool, tensor))
 
     def of(self, kind: Kind, setting: Setting) -> KindCosts:
         """Seconds of stages of a kind."""

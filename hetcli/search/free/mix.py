@@ -32,8 +32,8 @@ COUNTED = 2048
 # Sets that are split at once, rounds of that, and pipelines of the integer program.
 SPLIT = 128
 MOST_ROUNDS = 6
-MOST_SPLIT = 300
-MOST_COLUMNS = 150
+MOST_SPLIT = 600
+MOST_COLUMNS = 200
 # More than what any pipeline does is worth beside its price.
 BEFORE_ALL = 1e3
 # Steps for which pipelines are kept, as shares of the one that they are ranked for.

@@ -122,15 +122,6 @@ def _talking(problem: Problem, precision: TrainingPrecision) -> list[tuple[Pool,
     return list(found)
 
 
-def _kinds(problem: Problem, pools: Sequence[Pool]) -> list[Kind]:
-    """Every pool with every tensor degree that fits into its nodes."""
-    fixed = problem.options.tensor_parallel
-    degrees = legal_tensor_parallel(problem.model) if fixed is None else [fixed]
-    return [
-        Kind(pool, degree) for pool in pools for degree in degrees if pool.groups_per_node(degree)
-    ]
-
-
 def _requirements(problem: Problem) -> Requirements:
     return Requirements(problem.options, problem.workload, problem.hardware, problem.pools)
 
@@ -147,8 +138,15 @@ class _Space:
 
     @cached_property
     def kinds(self) -> list[Kind]:
-        """Stages on these pools."""
-        return _kinds(self.problem, self.pools)
+        """Every pool with every tensor degree that fits into its nodes."""
+        fixed = self.problem.options.tensor_parallel
+        degrees = legal_tensor_parallel(self.problem.model) if fixed is None else [fixed]
+        return [
+            self.costs.kind(pool, degree)
+            for pool in self.pools
+            for degree in degrees
+            if pool.groups_per_node(degree)
+        ]
 
     def parts(self) -> Iterator[_Space]:
         """This and what it is on fewer pools: who synchronises with whom is the price of a mix."""
