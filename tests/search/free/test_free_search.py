@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from every_mix import columns, predictions, tiny_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from hetcli.catalog.inputs import read_cluster, read_model
+from hetcli.cli import app
 from hetcli.errors import ConfigurationError
 from hetcli.perf.chains import chains
 from hetcli.perf.filling import pipeline_time
@@ -79,7 +82,7 @@ def unlike_replicas(**options: object) -> Plan:
     )
 
 
-def test_unlike_replicas_beat_equal_ones_where_cards_are_unlike() -> None:
+def test_unlike_replicas_beat_equal_ones_where_cards_are_unlike(tmp_path: Path) -> None:
     grid, free = unlike_replicas(compare=False), unlike_replicas(space="free")
     # Equal replicas leave the slower cards idle; unlike ones use all twelve.
     assert {stage.gpu for stage in grid.stages} == {"A100-SXM4-80GB"}
@@ -96,6 +99,13 @@ def test_unlike_replicas_beat_equal_ones_where_cards_are_unlike() -> None:
         for device in replica.devices
     }
     assert weights["a100-sxm4-80gb-0"] > weights["rtx-3090-0"]
+    # The plan is a file like any other, and a target that cannot run it says so.
+    path = tmp_path / "plan.json"
+    path.write_text(free.model_dump_json())
+    result = CliRunner().invoke(app, ["export", str(path), "-o", str(tmp_path / "launch")])
+    assert result.exit_code != 0
+    assert "replica" in result.stderr
+    assert not (tmp_path / "launch").exists()
 
 
 def test_the_same_problem_has_the_same_plans() -> None:
