@@ -93,7 +93,7 @@ def _target(name: str) -> ExportTarget:
 _REASONS: Final = {
     "accelerate": "accelerate launch divides the processes evenly among the machines, so it cannot "
     "start unlike numbers of devices (huggingface/accelerate issue 3894)",
-    "verl": "verl has one n_gpus_per_node for all nodes, so it leaves devices of larger nodes idle; "
+    "verl": "verl has one n_gpus_per_node for all nodes, so larger nodes have idle devices; "
     "hetcli writes no jobs for it",
     "free": "plans of the free space have replicas of unlike shape; no framework runs them",
 }
