@@ -12,7 +12,7 @@ from hetcli.search.document import alternative, parallelism, plan_document
 from hetcli.search.families import Problem
 from hetcli.search.found import Found, Scored
 from hetcli.search.free.search import SIZES, FreePlan, search_free
-from hetcli.search.free.sets import MOST_POOLS, MOST_STAGES
+from hetcli.search.free.sets import MOST_STAGES
 from hetcli.search.options import asked
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.plan import Alternative, Certificate, Plan
@@ -75,7 +75,7 @@ def free_plan(problem: Problem, grid: Found, cluster: Cluster) -> Plan | None:
         hardware=problem.hardware,
         target=problem.options.target,
         certificate=Certificate(
-            lower_bound_s=bound_s, gap=step_s / bound_s - 1, reason=_claim(problem)
+            lower_bound_s=bound_s, gap=step_s / bound_s - 1, reason=_claim(problem, found.joined)
         ),
         alternatives=_distinct(plans, problem.options.top),
         space="free",
@@ -100,15 +100,16 @@ def _distinct(plans: Sequence[FreePlan | Scored], top: int) -> list[Alternative]
     ]
 
 
-def _claim(problem: Problem) -> str:
+def _claim(problem: Problem, joined: int) -> str:
     """Over what the bound is."""
     fixed = problem.options.micro_batch_size
     sizes = str(fixed) if fixed else ", ".join(map(str, SIZES))
     return (
-        f"the bound is over the grid space and all mixes of 1F1B pipelines on at most {MOST_POOLS} "
-        f"kinds of nodes each, of up to {MOST_STAGES} stages or half as many again as memory asks "
-        f"for, one tensor degree a kind, micro-batches of {sizes} sequences, and no fewer "
-        "micro-batches than stages"
+        f"the bound is over the grid space and all mixes of 1F1B pipelines on at most {joined} "
+        f"kinds of nodes each, of up to {MOST_STAGES} stages (where memory asks for more, of some "
+        "numbers up to half as many again), one tensor degree a kind, no or full recomputation, "
+        "micro-batches of "
+        f"{sizes} sequences, and no fewer micro-batches than stages"
     )
 
 

@@ -22,7 +22,7 @@ from hetcli.search.free.columns import Column
 from hetcli.search.free.costs import Kind, PipelineCosts, Setting
 from hetcli.search.free.layout import Order, configuration, merged
 from hetcli.search.free.mix import Mix, Mixer, Rows
-from hetcli.search.free.sets import counts_of, sets_of
+from hetcli.search.free.sets import MOST_POOLS, counts_of, sets_of
 from hetcli.search.free.share import share
 from hetcli.search.pools import Pool
 from hetcli.search.requirements import Requirements
@@ -56,12 +56,17 @@ class FreePlan:
 
 @dataclass(frozen=True, slots=True)
 class FreeFound:
-    """The result, best plan first; no mix takes a step of less than `bound_s`."""
+    """The result, best plan first; no mix takes a step of less than `bound_s`.
+
+    `joined` is the number of kinds of nodes that a pipeline may lie on: fewer where there are too
+    many for all sets of stages to be weighed.
+    """
 
     plans: tuple[FreePlan, ...]
     bound_s: float
     seen: int
     scored: int
+    joined: int
 
 
 def search_free(problem: Problem, *, known_s: float) -> FreeFound:
@@ -81,8 +86,9 @@ def search_free(problem: Problem, *, known_s: float) -> FreeFound:
     if np.isinf(known_s):
         start_s = min((each.enough_s for each in wholes), default=np.inf)
     seen = sum(each.top.seen for each in wholes)
+    joined = min((each.joined for each in wholes), default=MOST_POOLS)
     if np.isinf(start_s):
-        return FreeFound((), known_s, seen, 0)
+        return FreeFound((), known_s, seen, 0, joined)
     bounds = [each.top.bound(start_s) for each in wholes]
     found: dict[Configuration, FreePlan] = {}
     scored = 0
@@ -99,6 +105,7 @@ def search_free(problem: Problem, *, known_s: float) -> FreeFound:
         min(bounds),
         seen,
         scored,
+        joined,
     )
 
 
@@ -162,6 +169,12 @@ class _Space:
     def _counts(self) -> Ints:
         alone = Setting(self.precision, 1, "none")
         return counts_of(self.costs, _settings(self.problem, alone), self.kinds)
+
+    @property
+    def joined(self) -> int:
+        """Kinds of nodes that a pipeline may lie on, as far as there are so many."""
+        most = int((self._counts > 0).sum(axis=1).max())
+        return MOST_POOLS if most >= min(MOST_POOLS, len(self.pools)) else most
 
     def _mixer(self, shared: Sequence[Setting]) -> Mixer:
         """Mixes of pipelines whose states and gradients are `shared` in these ways."""
