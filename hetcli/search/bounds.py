@@ -25,6 +25,7 @@ __all__ = [
     "bottleneck_weights",
     "family_bound",
     "is_regular",
+    "made_within",
     "mix_bounds",
     "row_caps",
     "row_rooms",
@@ -192,6 +193,17 @@ def row_caps(family: Family, fitted: Fitted, seconds: float, gap: float = 0.0) -
         room = seconds - m * (far + other)
         caps = np.maximum(caps, count_within(fitted.work[:, role], room[:, None]))
     return caps
+
+
+def made_within(family: Family, fitted: Fitted, counts: Ints, layers: int, seconds: float) -> Bools:
+    """Whether mixes are made for a step of so many seconds, [candidates]: their rows have room."""
+    room = row_rooms(row_caps(family, fitted, seconds))
+    held = room[np.arange(len(room)), np.minimum(counts, room.shape[1] - 1)].sum(axis=1)
+    # Without room for a layer, only the ends can be of a row.
+    ends = ((counts <= 2) | (room[:, -1] > 0)).all(axis=1)
+    alone = counts @ (fitted.alone <= seconds).astype(np.int64) > 0
+    found: Bools = np.where(counts.sum(axis=1) > 1, ends & (held >= layers), alone)
+    return found
 
 
 def row_rooms(caps: Ints) -> Ints:

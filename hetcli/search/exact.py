@@ -34,12 +34,14 @@ class Exact:
     backward seconds of a micro-batch, [2, choices, chains, stages, layers + 1] cumulated over
     layers, and `ends` what a stage does beside them, [2, chains, stages]; `send` the boundaries,
     [chains, stages - 1]; `tail` what follows, [3, stages, layers + 1], with `tail_ends` and
-    `experts`, [3, stages]. `routed` counts the layers with experts. `stop[c, s, i]` is the layer
-    that stage s can hold layers up to, from layer i on (before i: not even none). `node` numbers
-    the nodes of stages that must recompute the same as others.
+    `experts`, [3, stages]. Where a stage `receives`, it does nothing else while a message
+    comes in. `routed` counts the layers with experts. `stop[c, s, i]` is the layer that stage s can
+    hold layers up to, from layer i on (before i: not even none). `node` numbers the nodes of stages
+    that must recompute the same as others.
     """
 
     micro_batches: int
+    receives: bool
     hide_reduce: bool
     hide_gather: bool
     passes: Floats
@@ -93,21 +95,32 @@ class Exact:
         """A stage with layers i to j - 1 on the first chain, alone on its node.
 
         Returns:
-            Forward and backward seconds, without sends, [2, layers + 1, layers + 1], and whether
+            Forward and backward seconds, without the sends that follow,
+            [2, layers + 1, layers + 1], and whether
             it can hold these layers, and as many as it must.
         """
         start, stop = np.ogrid[: self.layers + 1, : self.layers + 1]
         table = self.passes[:, :, 0, stage]
         legal = np.zeros((self.layers + 1, self.layers + 1), dtype=np.bool_)
         found = np.full((2, *legal.shape), np.inf)
+        ends = self.received(self.ends[:, 0], 0)[:, stage, None, None]
         for choice in range(len(self.stop)):
             within = (stop - start >= self.least[stage]) & (
                 stop <= self.stop[choice, stage][:, None]
             )
             seconds = table[:, choice, None, :] - table[:, choice, :, None]
-            found = np.where(within, seconds + self.ends[:, 0, stage, None, None], found)
+            found = np.where(within, seconds + ends, found)
             legal |= within
         return found, legal
+
+    def received(self, passes: Floats, chain: int) -> Floats:
+        """Passes [2, .., stages] of a chain with the messages that start them, if these block."""
+        if not self.receives:
+            return passes
+        result = passes.copy()
+        result[0, ..., 1:] += self.send[chain]
+        result[1, ..., :-1] += self.send[chain]
+        return result
 
     def blocked(self, passes: Floats, chain: int) -> Floats:
         """Passes [2, .., stages] of a chain with the sends that follow each of them."""
@@ -162,7 +175,7 @@ class Exact:
         All splits must fit.
         """
         choices = self.choices(splits)
-        passes = self.pass_seconds(splits, choices, 0)
+        passes = self.received(self.pass_seconds(splits, choices, 0), 0)
         done = finish_bounds(self.blocked(passes, 0), self.micro_batches)
         # The last gradient is sent when the work is done already.
         done[:, 1:] -= self.send[0]
@@ -177,7 +190,7 @@ class Exact:
         finish = np.zeros(splits.shape)
         slowest = np.zeros((2, *splits.shape))
         for chain in range(self.passes.shape[2]):
-            passes = self.pass_seconds(splits, choices, chain)
+            passes = self.received(self.pass_seconds(splits, choices, chain), chain)
             blocked = self.blocked(passes, chain)
             done = finish_1f1b(blocked[0], blocked[1], self.micro_batches)
             # The last gradient is sent when the work is done already.
@@ -247,6 +260,7 @@ def exact_of(
         times = _of_devices(costing, family, rows, counts, roles, most)
     return Exact(
         micro_batches=family.micro_batches,
+        receives=family.degrees.framework == "deepspeed",
         hide_reduce=family.degrees.overlap_grad_reduce,
         hide_gather=family.degrees.framework == "megatron",
         passes=times.passes,

@@ -22,6 +22,7 @@ from hetcli.search.bounds import (
     MixRooms,
     after_pipeline,
     family_bound,
+    made_within,
     mix_bounds,
     row_caps,
     row_rooms,
@@ -48,7 +49,6 @@ __all__ = ["Grid"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 # Stages of shapes that are split together: enough to pay for the calls, not to fill the caches.
 BATCH = 1024
@@ -232,10 +232,8 @@ class Grid:
 
     def _slowest(self) -> float:
         """Seconds from which a step is of no use, whatever devices it is on."""
-        slowest = self.requirements.most_seconds
-        if self.worth.is_time:
-            slowest = min(slowest, self._threshold)
-        return slowest
+        useful = self._threshold if self.worth.is_time else np.inf
+        return min(self.requirements.most_seconds, useful)
 
     def _mix(self, value: float, home: Open) -> None:
         """Queue the mixes of a family whose bound is near its own; the others wait."""
@@ -253,12 +251,16 @@ class Grid:
             self._given_up = min(self._given_up, value)
         rows = np.broadcast_to(np.arange(len(family.rows)), counts.shape)
         rate = self.worth.rate(family, rows, counts)
-        bounds = mix_bounds(family, home.tables, self.layers, counts)
+        bounds = np.maximum(mix_bounds(family, home.tables, self.layers, counts), 0.0)
         value_of = self.worth.value(bounds, rate)
         if throughput and np.isfinite(top):
             near = value_of < top
             raised = self._whole_layers(home, counts[near], max(value, home.floor), top)
             value_of[near] = np.maximum(value_of[near], raised)
+        if home.floor and home.fitted:
+            # Those without room at the floor are new, whatever their bounds are.
+            made = made_within(family, home.fitted, counts, self.layers, home.floor)
+            value_of = np.where(made, value_of, np.maximum(value_of, home.floor))
         further = value_of >= top
         if top < self._threshold and seconds < self.requirements.most_seconds:
             if further.any() or not all_made:
@@ -352,8 +354,8 @@ class Grid:
             depth = counts.sum(axis=1)
             for p in np.unique(depth[kept]):
                 same = kept & (depth == p)
-                parts = found.setdefault((int(p), rows.shape[1]), [])
-                parts.append((rows[same], counts[same], value[same]))
+                part = (rows[same], counts[same], value[same])
+                found.setdefault((int(p), rows.shape[1]), []).append(part)
         for parts in found.values():
             rows, counts, value = (np.concatenate(each) for each in zip(*parts, strict=True))
             self._push_shapes(home, rows, counts, value)
@@ -403,10 +405,8 @@ class Grid:
         value = self.worth.value(seconds, rate)
         useful = np.isfinite(value)
         self.pruned["slower than the plans kept"] += int((holds & ~useful).sum())
-        shapes = [
-            (float(value[at]), Shape(home, rows[at], counts[at], split[at]))
-            for at in np.flatnonzero(useful)
-        ]
+        found = np.flatnonzero(useful)
+        shapes = [(float(value[at]), Shape(home, rows[at], counts[at], split[at])) for at in found]
         for entry in shapes:
             self._push(*entry)
         if shapes:

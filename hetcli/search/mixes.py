@@ -80,7 +80,8 @@ def _grown(
             used = np.zeros_like(used)
         choices = np.minimum(most[index] - used, deepest - stages) + 1
         if not table[-1]:
-            choices = np.ones_like(choices)
+            # Without room for a layer, only as one or both of the ends.
+            choices = np.minimum(choices, 3)
         if single:
             choices = np.where(used > 0, 1, choices)
         if apart is not None:

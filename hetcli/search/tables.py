@@ -160,6 +160,11 @@ def _hides(family: Family) -> bool:
     return family.degrees.framework == "megatron"
 
 
+def _hides_any(family: Family) -> bool:
+    """Whether a reduction may hide behind messages that come in, however long it is."""
+    return family.degrees.framework == "deepspeed" and family.degrees.overlap_grad_reduce
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stages:
     """All that stages of each row do, as in `Row`, with a first axis of rows."""
@@ -186,6 +191,8 @@ class _Stages:
         # What nothing hides sticks out whole.
         behind = backward if self.family.degrees.overlap_grad_reduce else 0.0
         late = (reduced - behind) * share
+        if role != ALONE and _hides_any(self.family):
+            late = np.zeros_like(reduced)
         later = np.zeros_like(gathered)
         gathering = gathered
         if _hides(self.family):
@@ -235,12 +242,13 @@ def _per_unit(family: Family, passes: Floats, tail: Floats) -> tuple[Floats, Flo
     reduced, gathered, updated = tail.transpose(1, 0, 2)
     late = _sticking_out(gathered, forward) if _hides(family) else gathered
     both = forward + backward
-    work = family.micro_batches * both + _sticking_out(reduced, backward) + late + updated
+    behind = np.inf if _hides_any(family) else backward
+    work = family.micro_batches * both + _sticking_out(reduced, behind) + late + updated
     after = np.array([(late / units).min(axis=1), (updated / units).min(axis=1)])
     return (both / units).min(axis=1), (work / units).min(axis=1), after
 
 
-def _sticking_out(seconds: Floats, behind: Floats) -> Floats:
+def _sticking_out(seconds: Floats, behind: Floats | float) -> Floats:
     """What of each layer's collective no layer hides; 0 where some layers hide that of others."""
     rest = seconds - behind
     found: Floats = np.where(rest.min(axis=1, keepdims=True) >= 0, rest, 0.0)

@@ -87,6 +87,10 @@ def candidates(problem: Problem) -> Iterator[tuple[Degrees, Runs, int]]:
             if not 1 <= depth <= min(layers + 2, micro_batches):
                 continue
             used = [pool for pool, count in zip(problem.pools, counts, strict=True) if count]
+            if problem.options.pipeline_parallel not in (None, depth):
+                continue
+            if degrees.zero_stage > 1 and depth > 1:
+                continue
             if not any(pool.index in wanted and counts[pool.index] for pool in used):
                 continue
             if any(not can_talk(problem.hardware, a.node, b.node) for a in used for b in used):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from brute_force import brute_force, small_problem
 
 from hetcli.search.grid import Grid
 from hetcli.search.miss import CLOSE_BYTES, nearest_miss
+from hetcli.search.options import PlanOptions
 
 # Problems with up to 125 candidates; of the last ones nothing fits.
 FITTING = (2, 13, 14, 15, 22, 43, 59, 70, 71, 90, 93)
@@ -25,6 +27,17 @@ def test_the_plan_is_the_best_of_all_candidates_and_the_bound_holds(seed: int) -
     assert found.bound <= best * (1 + 1e-12)
     assert found.complete
     assert found.seen == found.scored + sum(found.pruned.values())
+
+
+@pytest.mark.parametrize(("seed", "stages"), [(13, 2), (13, 3), (71, 3), (7, 3)])
+def test_pipelines_of_deepspeed_are_the_best_too(seed: int, stages: int) -> None:
+    # Messages block both ends there, and the best split may leave an end without a layer.
+    options = PlanOptions(target="deepspeed", pipeline_parallel=stages)
+    problem = replace(small_problem(random.Random(seed)), options=options)
+    best, _, _ = brute_force(problem)
+    found = Grid(problem).run()
+    assert found.plans[0].value == pytest.approx(best, rel=1e-12)
+    assert found.bound <= best * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", TOO_LARGE)
