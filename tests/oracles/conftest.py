@@ -98,8 +98,14 @@ class Judge:
     """A process that holds a framework and answers questions about arguments."""
 
     def __init__(self, *command: str) -> None:
+        # torchrun's parser makes a folder for logs at every question.
+        self.scratch = tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": self.scratch.name},
         )
         assert self._read() == {"ok": True}
 
@@ -122,6 +128,7 @@ class Judge:
         self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait(timeout=30)
+        self.scratch.cleanup()
 
 
 @pytest.fixture(scope="session")
