@@ -139,6 +139,13 @@ class Hardware:
         """Usable devices in all."""
         return sum(len(node.devices) for node in self.nodes)
 
+    @cached_property
+    def has_curves(self) -> bool:
+        """Whether some link's bandwidth depends on the size of messages."""
+        links = [link for node in self.nodes for link in (node.intra, node.nic)]
+        links += [*self.place_links.values(), *self.pair_links.values()]
+        return any(link.points for link in links)
+
     def node_of(self, device: DeviceId) -> Node:
         """The node that holds `device`."""
         return self.by_name[device.node]

@@ -65,7 +65,7 @@ def plan(
         workload=workload,
         hardware=hardware,
         target=problem.options.target,
-        certificate=_certificate(found, best, workload),
+        certificate=_certificate(problem, found, best),
         alternatives=[
             alternative(rank, each.configuration, each.prediction)
             for rank, each in enumerate(ranked, start=1)
@@ -120,12 +120,23 @@ def _distinct(found: Found, top: int) -> list[Scored]:
     return list(kept.values())[:top]
 
 
-def _certificate(found: Found, best: Scored, workload: Pretrain) -> Certificate:
-    """The bound is on step time, or on the time that the plan's price allows to the least cost."""
+def _certificate(problem: Problem, found: Found, best: Scored) -> Certificate:
+    """The bound is on step time, or on the time that the plan's price allows to the least cost.
+
+    It takes collectives as linear in their bytes and stages as one chunk each: elsewhere none is
+    claimed.
+    """
+    unproven = ""
+    if (problem.options.virtual_stages or 1) > 1:
+        unproven = "unknown: interleaved stages are ranked by estimates without a bound"
+    elif problem.hardware.has_curves:
+        unproven = "unknown: links measured as curves have no bound, only a ranking"
+    if unproven:
+        return Certificate(lower_bound_s=None, gap=None, reason=unproven)
     scale = best.prediction.step_time_s / best.value
     bound = min(found.bound * scale, best.prediction.step_time_s)
     reason = ""
-    if workload.objective == "cost":
+    if problem.workload.objective == "cost":
         reason = "the bound is on cost: no plan is cheaper by more than the gap"
     return Certificate(
         lower_bound_s=bound, gap=best.prediction.step_time_s / bound - 1, reason=reason

@@ -109,8 +109,10 @@ def interleaving_is_legal(stages: int, micro_batches: int, group: int | None = N
     validator accepts more than its schedule can run.
     """
     size = stages if group is None else group
+    if not 1 < stages <= size <= micro_batches:
+        return False
     rest = micro_batches % size
-    return stages > 1 and stages <= size <= micro_batches and (rest == 0 or rest >= stages)
+    return rest == 0 or rest >= stages
 
 
 def check_interleaving(stages: int, micro_batches: int, group: int | None = None) -> None:
