@@ -23,8 +23,8 @@ class AmdSmiError(Exception):
     """Stands in for amdsmi.AmdSmiException."""
 
 
-# What amdsmi's own tests print for a workstation card in a x4 link of a x16 slot (amd-smi issue
-# logs, ROCm 6.4): numbers in the units of amdsmi.h, "N/A" where the firmware has no value.
+# Composed, not recorded from one machine: a workstation card in a x4 link of a x16 slot. Names and
+# units are those of amdsmi.h (ROCm 6.4), with "N/A" where a firmware may have no value.
 ANSWERS: dict[str, Any] = {
     "gpu_asic_info": {
         "market_name": "AMD Radeon PRO W7900",
