@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from hetcli.catalog.hardware import find_gpu
+from hetcli.errors import UnknownNameError
 from hetcli.probe.peers import slow_devices, typical
 from hetcli.spec.finding import Finding
 from hetcli.spec.hardware import LinkRates
-from hetcli.spec.profile import LinkMeasurement, NicInventory, Profile
-from hetcli.units import format_rate
+from hetcli.spec.profile import ComputeDtype, LinkMeasurement, NicInventory, Profile
+from hetcli.units import format_flops, format_rate
 
 __all__ = ["examine", "slow_places"]
 
@@ -25,6 +27,7 @@ def examine(profiles: Sequence[Profile], links: Sequence[LinkRates]) -> tuple[Fi
     """All findings, the most costly kinds first. `links` are the fits of the profiles' links."""
     return (
         *_wrong_values(profiles),
+        *_above_peak(profiles),
         *slow_devices(profiles),
         *_slow_links(profiles, links),
         *_unlike_directions(profiles),
@@ -58,6 +61,36 @@ def _wrong_values(profiles: Sequence[Profile]) -> list[Finding]:
         for row in profile.links
         if not row.verified
     ]
+
+
+def _above_peak(profiles: Sequence[Profile]) -> list[Finding]:
+    """Devices faster than the dense peak of what they are called; the rates stay as measured."""
+    made = []
+    for profile in profiles:
+        best: dict[tuple[int, ComputeDtype], float] = {}
+        for row in profile.matmul:
+            what = row.device, row.dtype
+            best[what] = max(best.get(what, 0.0), row.flop_per_s)
+        for device in profile.devices:
+            try:
+                peaks = find_gpu(device.name).peak_flops
+            except UnknownNameError:  # Without a data sheet there is no peak to exceed.
+                continue
+            for dtype, peak in peaks.items():
+                rate = best.get((device.index, dtype), 0.0)
+                if rate > peak:
+                    made.append(
+                        Finding(
+                            kind="above peak",
+                            nodes=(profile.node,),
+                            devices=(device.index,),
+                            what=f"{device.name}: {dtype} products reach {format_flops(rate)}, "
+                            f"{rate / peak:.0%} of its dense peak ({format_flops(peak)})",
+                            cause="a clock above the one of the data sheet; far above the peak, "
+                            "another card than its name says, or times that did not wait for it",
+                        )
+                    )
+    return made
 
 
 def _kind(profile: Profile) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ FindingKind = Literal[
     "slow host link",
     "slow node link",
     "slow pair",
+    "above peak",
     "below nominal",
     "downtrained",
     "left out",

@@ -115,6 +115,7 @@ def test_a_recorded_driver_is_read_in_the_process(tmp_path: Path) -> None:
     assert "drives a display" in done.stdout
 
 
+# Case no-driver (https://github.com/deepfakes/faceswap/issues/778): no traceback.
 @pytest.mark.parametrize(
     ("init", "arguments", "says"),
     [

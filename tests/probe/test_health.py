@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hetcli.perf.fitting.compute import fit_matmul
 from hetcli.perf.fitting.links import fit_links
 from hetcli.probe.health import examine, slow_places
 from hetcli.probe.inventory import gpu_inventory
@@ -235,7 +236,8 @@ def test_one_slow_path_between_good_nodes_is_a_pair() -> None:
 
 
 def test_the_outlier_of_two_pairs_is_the_pair_itself() -> None:
-    # NVIDIA/nccl-tests issue 106: 80 GB/s between two nodes, 40 between two others.
+    # Case bandwidth-outlier-pair (https://github.com/NVIDIA/nccl-tests/issues/106): 80 GB/s between
+    # two nodes, 40 between two others; never an average of 60.
     (finding,) = found(four({("n0", "n1"): 80e9, ("n2", "n3"): 40e9}))
     assert (finding.kind, finding.nodes, finding.factor) == ("slow pair", ("n2", "n3"), 2.0)
 
@@ -266,7 +268,8 @@ def slow_network(environment: Mapping[str, str], nics: Sequence[float], rate: fl
 
 
 def test_the_variable_that_names_one_of_four_interfaces_is_the_limit() -> None:
-    # NVIDIA/nccl issue 700: 9.84 GB/s between nodes with four 200 Gb/s interfaces.
+    # Case nccl-one-of-four-nics (https://github.com/NVIDIA/nccl/issues/700): 9.84 GB/s between
+    # nodes with four 200 Gb/s interfaces.
     finding = slow_network({"NCCL_IB_HCA": "mlx5_0"}, [25e9] * 4, 9.84e9)
     assert "39% of one interface (25 GB/s), 9.8% of all 4 (100 GB/s)" in finding.what
     assert finding.cause == "NCCL_IB_HCA=mlx5_0 names 1 of 4 interfaces"
@@ -308,6 +311,35 @@ def test_a_mix_that_hangs_nccl_is_named() -> None:
     assert (finding.kind, finding.nodes) == ("mixed", ("h", "a"))
     assert "processors of AMD and Intel and compute capabilities 8.0 and 9.0" in finding.what
     assert "NCCL_PROTO=Simple" in finding.cause
+
+
+# Case mfu-over-100 (https://github.com/karpathy/autoresearch/issues/5): the peak is that of each
+# device, dense; what exceeds it is told, not cut off and no error.
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA GeForce RTX 3090", 71.2),
+        ("NVIDIA H100 80GB HBM3", 989),
+    ],
+)
+def test_a_rate_above_the_dense_peak_of_the_card_is_told(name: str, tflops: float) -> None:
+    work = 2 * 1024**3
+    below, above = (product(1, work / (tflops * 1e12 * share)) for share in (0.99, 1.04))
+    cards = [device(0, name), device(1, name)]
+    assert found([profile("n0", cards, matmul=(below,))]) == []
+    (finding,) = found([profile("n0", cards, matmul=(below, above))])
+    assert (finding.kind, finding.nodes, finding.devices) == ("above peak", ("n0",), (1,))
+    assert "104% of its dense peak" in finding.what
+    assert slow_places([finding]) == frozenset()
+    (rates,) = fit_matmul([profile("n0", cards, matmul=(above,) * 8)])
+    assert rates.flop_per_s >= above.flop_per_s  # Not cut off at the peak.
+
+
+def test_a_card_without_a_data_sheet_has_no_peak_to_exceed() -> None:
+    fast = product(0, 1e-12)
+    assert found([profile("n0", [device(0, "Some Prototype")], matmul=(fast,))]) == []
 
 
 def test_what_is_left_out_says_why(recorded: Recorded) -> None:

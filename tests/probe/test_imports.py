@@ -68,7 +68,8 @@ ALONE = (FOREIGN / "nccl_one_rank.log").read_text()
 
 @pytest.mark.parametrize("said", ["four headers", "mpirun -np 4", "--ranks 4"])
 def test_one_rank_alone_is_refused_and_says_how_many_were_expected(said: str) -> None:
-    # NVIDIA/nccl-tests issue 71: built without MPI, so that every process runs by itself.
+    # Case nccl-tests-zero-busbw (https://github.com/NVIDIA/nccl-tests/issues/71): built without
+    # MPI, so that every process runs by itself.
     known, text = {}, ALONE.replace("HOST", "n0")
     if said == "four headers":
         text = "".join(ALONE.replace("HOST", f"n{number}") for number in range(4))
@@ -257,7 +258,7 @@ def test_an_nvbandwidth_file_without_copies_is_refused(text: str) -> None:
 
 # --- nvidia-smi topo -m ---
 
-# NVIDIA/DCGM issue 149, shortened.
+# Case topo-dgx-a100 (https://github.com/NVIDIA/DCGM/issues/149), shortened.
 TOPOLOGY = (FOREIGN / "topo_dgx_a100.txt").read_text()
 
 
@@ -299,9 +300,10 @@ def test_a_broken_matrix_is_refused(old: str, new: str, says: str) -> None:
 
 # --- npu-smi ---
 
-# vllm-project/vllm-ascend issue 2658: two chips a card; no power for the second.
+# Case npu-smi-table (https://github.com/vllm-project/vllm-ascend/issues/2658): two chips a card;
+# no power for the second.
 ASCEND = (FOREIGN / "npu_smi_two_chips.txt").read_text()
-# vllm-project/vllm-ascend issue 6672: the 910B3 form, without Phy-ID.
+# https://github.com/vllm-project/vllm-ascend/issues/6672: the 910B3 form, without Phy-ID.
 ASCEND_B3 = (FOREIGN / "npu_smi_910b3.txt").read_text()
 MIB = 2**20
 
