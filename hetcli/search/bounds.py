@@ -24,6 +24,7 @@ __all__ = [
     "after_pipeline",
     "bottleneck_weights",
     "family_bound",
+    "has_room",
     "is_regular",
     "made_within",
     "mix_bounds",
@@ -215,6 +216,20 @@ def row_rooms(caps: Ints) -> Ints:
     found = np.zeros((caps.shape[0], caps.shape[1] + 1), dtype=np.int64)
     np.cumsum(np.maximum(caps, 0), axis=1, out=found[:, 1:])
     return found
+
+
+def has_room(family: Family, fitted: Fitted, layers: int, deepest: int) -> bool:
+    """Whether the pools, each full of the rows that hold most, have memory for all layers."""
+    if np.isfinite(fitted.alone).any():
+        return True
+    caps = row_caps(family, fitted, np.inf)
+    found = 0
+    for pool in np.unique(family.pool):
+        rows = family.pool == pool
+        room = row_rooms(caps[rows].max(axis=0, keepdims=True))[0]
+        stages = min(int(family.most[rows].max()), deepest, len(room) - 1)
+        found += int(room[stages])
+    return found >= layers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

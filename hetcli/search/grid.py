@@ -22,6 +22,7 @@ from hetcli.search.bounds import (
     MixRooms,
     after_pipeline,
     family_bound,
+    has_room,
     made_within,
     mix_bounds,
     row_caps,
@@ -58,8 +59,7 @@ SHAPES = 20_000
 # How far above its bound a family is looked into at first, and how much further each time.
 WINDOW = 1.05
 GROWTH = 3
-# Nearer to its bound no family is looked into: what has too many mixes there is not looked at
-# whole.
+# Nearer to its bound no family is looked into: too many mixes there are not looked at whole.
 NARROW = 1.005
 # Step times between a family's bound and the top of its window at which mixes are looked at.
 STEPS = 8
@@ -136,8 +136,7 @@ class Grid:
         for value, _, item in self._queue:
             self.pruned[why if value < np.inf else "memory of the pools"] += size(item)
         plans = predicted(self.problem, self.requirements, self._best.values())
-        best = plans[0].value if plans else np.inf
-        bound = min(left, self._given_up, best)
+        bound = min(left, self._given_up, *(best.value for best in plans[:1]))
         seen = self.scored + sum(self.pruned.values())
         pruned = Counter({rule: number for rule, number in self.pruned.items() if number})
         return Found(plans, bound, seen, self.scored, pruned, complete, interrupted)
@@ -226,14 +225,17 @@ class Grid:
                 if most[index, -back, :3].min() >= self.layers and alone[index, -back]:
                     # Nothing has to be recomputed.
                     break
-        self._push(value, replace(home, fitted=Fitted.of(home.tables, most, alone)))
+        fitted = Fitted.of(home.tables, most, alone)
+        room = has_room(family, fitted, self.layers, deepest)
+        self._push(value if room else np.inf, replace(home, fitted=fitted))
 
     # --- mixes and shapes -----------------------------------------------------------------------
 
     def _slowest(self) -> float:
         """Seconds from which a step is of no use, whatever devices it is on."""
-        useful = self._threshold if self.worth.is_time else np.inf
-        return min(self.requirements.most_seconds, useful)
+        return min(
+            self.requirements.most_seconds, self._threshold if self.worth.is_time else np.inf
+        )
 
     def _mix(self, value: float, home: Open) -> None:
         """Queue the mixes of a family whose bound is near its own; the others wait."""
