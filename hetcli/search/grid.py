@@ -113,8 +113,7 @@ class Grid:
 
         What Ctrl-C finds under way goes back into the queue: the bound holds for it too.
         """
-        limit = self.problem.options.time_limit_s
-        deadline = np.inf if limit is None else time.monotonic() + limit
+        deadline = time.monotonic() + (self.problem.options.time_limit_s or np.inf)
         for degrees in families(self.problem, self.pruned):
             self._push(self._least(degrees), degrees)
         interrupted = False
@@ -138,7 +137,7 @@ class Grid:
         plans = predicted(self.problem, self.requirements, self._best.values())
         bound = min(left, self._given_up, *(best.value for best in plans[:1]))
         seen = self.scored + sum(self.pruned.values())
-        pruned = Counter({rule: number for rule, number in self.pruned.items() if number})
+        pruned = +self.pruned  # without zeros
         return Found(plans, bound, seen, self.scored, pruned, complete, interrupted)
 
     def _refine(self, value: float, item: Item) -> None:
@@ -233,9 +232,8 @@ class Grid:
 
     def _slowest(self) -> float:
         """Seconds from which a step is of no use, whatever devices it is on."""
-        return min(
-            self.requirements.most_seconds, self._threshold if self.worth.is_time else np.inf
-        )
+        most = self.requirements.most_seconds
+        return min(most, self._threshold) if self.worth.is_time else most
 
     def _mix(self, value: float, home: Open) -> None:
         """Queue the mixes of a family whose bound is near its own; the others wait."""

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from hetcli.cli import app
 from hetcli.spec.profile import Profile
 from hetcli.spec.source import read_document
 
@@ -94,6 +96,28 @@ def test_the_matmul_rate_is_that_of_an_independent_benchmark() -> None:
     printed = subprocess.check_output([sys.executable, "-c", script], text=True, env=env)
     ours, theirs = map(float, printed.split())
     assert ours == pytest.approx(theirs, rel=0.10)
+
+
+def test_a_plan_is_made_with_what_was_measured(
+    quick: tuple[Path, Profile, float], tmp_path: Path
+) -> None:
+    cluster, hardware, plan = (tmp_path / name for name in ("c.yaml", "h.json", "plan.json"))
+    walk = [
+        ["profile", "merge", quick[0], "-o", cluster],
+        ["fit", quick[0], "-o", hardware],
+        ["plan", "--cluster", cluster, "--hardware", hardware, "--model", "gpt2",
+         "--global-batch", "8", "--seq-len", "512", "-o", plan],
+    ]  # fmt: skip
+    for step in walk:
+        done = CliRunner().invoke(app, [str(word) for word in step])
+        assert done.exit_code == 0, done.output
+    made = json.loads(plan.read_text())
+    # The document of --hardware itself, so that the plan can be computed again without the file.
+    assert made["inputs"]["cluster"]["hardware"] == json.loads(hardware.read_text())
+    assert {rates["origin"] for rates in made["inputs"]["cluster"]["hardware"]["compute"]} == {
+        "fitted"
+    }
+    assert {stage["origin"] for stage in made["predicted"]["stages"]} == {"fitted"}
 
 
 def test_inventory_alone_measures_nothing(tmp_path: Path) -> None:
