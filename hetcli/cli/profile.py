@@ -36,6 +36,12 @@ class Part(StrEnum):
     between = "between"
 
 
+class Manifest(StrEnum):
+    """Where a manifest runs the profiler."""
+
+    kubernetes = "kubernetes"
+
+
 class LayerPrecision(StrEnum):
     """The dtype in which imported layers were measured."""
 
@@ -113,11 +119,43 @@ def _register_node(group: typer.Typer) -> None:
         resume: Annotated[
             bool, typer.Option("--resume", help="Keep what the output holds, measure the rest.")
         ] = False,
+        manifest: Annotated[
+            Manifest | None,
+            typer.Option("--manifest", help="Only write a job that profiles --nodes nodes."),
+        ] = None,
+        nodes: Annotated[
+            int, typer.Option("--nodes", min=1, help="For --manifest: pods, one a node.")
+        ] = 1,
+        image: Annotated[
+            str | None,
+            typer.Option("--image", metavar="IMAGE", help="For --manifest: an image with hetcli."),
+        ] = None,
+        gpus: Annotated[
+            int, typer.Option("--gpus", min=0, help="For --manifest: NVIDIA GPUs of each pod.")
+        ] = 0,
     ) -> ExitCode:
         """Take the inventory of this node, or of all nodes, and measure what they reach.
 
         Under Slurm (srun hetcli profile) and torchrun all nodes of the job are profiled.
         """
+        if manifest is not None:
+            from hetcli.probe.manifest import kubernetes_manifest
+
+            if image is None:
+                raise UsageError(
+                    "--manifest without --image",
+                    why="the pods need an image in which hetcli is installed",
+                    fix="add --image IMAGE",
+                )
+            text = kubernetes_manifest(nodes=nodes, image=image, gpus=gpus)
+            output.save_text(out or "-", text)
+            return ExitCode.YES
+        if image is not None or nodes > 1 or gpus:
+            raise UsageError(
+                "--nodes, --image and --gpus without --manifest",
+                why="they describe the pods of a manifest",
+                fix="add --manifest kubernetes, or give --hosts for nodes to reach through ssh",
+            )
         from hetcli.cli.progress import keeping
         from hetcli.probe.campaign import Settings
         from hetcli.probe.profiler import Targets, profile

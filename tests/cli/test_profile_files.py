@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from hetcli.cli import app
@@ -153,3 +154,18 @@ def test_a_profile_that_is_none_names_its_line(tmp_path: Path) -> None:
     done = run("profile", "show", path)
     assert done.exit_code == 2
     assert "p.json" in done.stderr
+
+
+def test_a_manifest_is_written_and_nothing_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    words = ["profile", "--manifest", "kubernetes", "--nodes", 3, "--image", "lab/hetcli:1"]
+    printed = run(*words)
+    assert printed.exit_code == 0, printed.output
+    assert run(*words, "-o", path).exit_code == 0
+    assert path.read_text() == printed.stdout
+    service, job = yaml.safe_load_all(printed.stdout)
+    assert (service["kind"], job["kind"], job["spec"]["completions"]) == ("Service", "Job", 3)
+    refused = run("profile", "--manifest", "kubernetes")
+    assert refused.exit_code == 2
+    assert "--image" in refused.stderr
+    assert run("profile", "--nodes", 3).exit_code == 2
