@@ -32,7 +32,6 @@ __all__ = [
     "shipped_efficiency",
 ]
 
-Share = Annotated[float, Field(gt=0, le=1.5)]
 NonNegative = Annotated[float, Field(ge=0)]
 Rows = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(min_length=1)]
@@ -53,10 +52,10 @@ class MatmulCurve(Record):
     2mnk/(peak x compute) + (left x mk + right x kn + output x mn)/(HBM rate) + launch_s: `left`,
     `right` and `output` are bytes an element that the arithmetic does not hide, for fp8 with the
     cast of the left operand. `residual` is the median absolute relative error on the `rows`
-    products that it was fitted on.
+    products that it was fitted on. A card that boosts beyond its data sheet has more than 1.
     """
 
-    compute: Share
+    compute: Annotated[float, Field(gt=0)]
     left: NonNegative
     right: NonNegative
     output: NonNegative

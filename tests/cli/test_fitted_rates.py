@@ -67,6 +67,14 @@ def test_plans_are_made_with_the_rates_of_the_file(
     assert last / 1e6 == pytest.approx(seconds(fitted), rel=0.01)
 
 
+def test_a_rate_above_the_data_sheet_is_believed(hardware: Path) -> None:
+    document = json.loads(hardware.read_text())
+    document["compute"][0]["flop_per_s"] = 2 * 312e12
+    hardware.write_text(json.dumps(document))
+    shipped = seconds(run("estimate", *INPUTS, "--json"))
+    assert seconds(run("estimate", *INPUTS, "--hardware", hardware, "--json")) < shipped
+
+
 def test_the_terminal_says_whose_rates_they_are(hardware: Path) -> None:
     shown = run("plan", *INPUTS, "--hardware", hardware)
     assert shown.exit_code == 0, shown.stderr
