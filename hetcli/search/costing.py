@@ -37,7 +37,7 @@ from hetcli.search.tail import ALONE, Tail, cumulated, tail_of
 from hetcli.spec.model.architecture import MoeFeedForward
 from hetcli.spec.workload import RecomputeChoice
 
-__all__ = ["Costing", "Family", "Passes", "Row"]
+__all__ = ["Costing", "Family", "Passes", "Row", "stage_passes"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -255,26 +255,7 @@ class Costing:
 
     def _ask_passes(self, degrees: Degrees, pool: Pool, reach: int) -> Passes:
         configuration = self._probe(degrees, [self._members(degrees, pool, reach)])
-        stage = configuration.stages[0]
-
-        def ask(layers: LayerRange, *, first: bool = False, last: bool = False) -> Floats:
-            time = replica_time(
-                configuration,
-                replace(stage, chunks=(layers,)),
-                stage.replicas[0],
-                first=first,
-                last=last,
-                hardware=self.problem.hardware,
-                costs=self._costs,
-            )
-            return np.array([time.forward[0].total, time.backward[0].total])
-
-        each = np.zeros((2, self.problem.model.layer_count))
-        start = 0
-        for run in self.problem.model.layers:
-            each[:, start : start + run.count] = ask(LayerRange(start, 1))[:, None]
-            start += run.count
-        first, last = ask(LayerRange(0, 0), first=True), ask(LayerRange(0, 0), last=True)
+        each, first, last = stage_passes(self.problem, configuration, self._costs)
         ends = np.array([np.zeros(2), last, first, first + last])
         return Passes(cumulated(each), ends.T)
 
@@ -404,6 +385,37 @@ class Costing:
             offload=degrees.offload,
             attention=workload.attention,
         )
+
+
+def stage_passes(
+    problem: Problem, configuration: Configuration, costs: Costs
+) -> tuple[Floats, Floats, Floats]:
+    """Forward and backward seconds of a micro-batch on the first stage of a configuration.
+
+    Returns:
+        Those of every layer of the model, [2, layers], and what being the first and being the last
+        stage adds, [2] each.
+    """
+    stage = configuration.stages[0]
+
+    def ask(layers: LayerRange, *, first: bool = False, last: bool = False) -> Floats:
+        time = replica_time(
+            configuration,
+            replace(stage, chunks=(layers,)),
+            stage.replicas[0],
+            first=first,
+            last=last,
+            hardware=problem.hardware,
+            costs=costs,
+        )
+        return np.array([time.forward[0].total, time.backward[0].total])
+
+    each = np.zeros((2, problem.model.layer_count))
+    start = 0
+    for run in problem.model.layers:
+        each[:, start : start + run.count] = ask(LayerRange(start, 1))[:, None]
+        start += run.count
+    return each, ask(LayerRange(0, 0), first=True), ask(LayerRange(0, 0), last=True)
 
 
 def _without_data(degrees: Degrees) -> tuple[object, ...]:

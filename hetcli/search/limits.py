@@ -16,7 +16,7 @@ from hetcli.search.pools import Pool
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["NEVER", "Limits", "Rooms"]
+__all__ = ["NEVER", "Limits", "Rooms", "peaks_by_kind"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -100,19 +100,7 @@ class Limits:
         Where layers are unlike, it is that of the lightest kind.
         """
         memory = self.memory(degrees, pool, pipelined=pipelined)
-        kinds = len(memory.kinds)
-        counts = np.arange(self.model.layer_count + 1)
-        # Axes: role, micro-batches in flight, kind of layer, number of layers; then its columns.
-        layers = counts[:, None] * np.eye(kinds, dtype=np.int64)[:, None, :]
-        flying = np.arange(1, held + 1)
-        role = np.arange(4)[:, None, None, None]
-        peak = memory.peak_bytes(
-            layers[None, None],
-            (flying[:, None, None, None] * layers)[None],
-            is_first=role // 2,
-            is_last=role % 2,
-            first_in_flight=flying[:, None, None],
-        )
+        peak = peaks_by_kind(memory, self.model.layer_count, held)
         lightest: Floats = peak.min(axis=-2)
         return lightest
 
@@ -259,3 +247,23 @@ class Rooms:
                 rows[:, run], counts[:, run], after, first=run == 0, last=run + 1 == runs
             )
         return found
+
+
+def peaks_by_kind(memory: StageMemoryModel, most: int, held: int) -> Floats:
+    """Peak bytes of stages of equal layers, [role, micro-batches in flight, kind, layers].
+
+    Roles are a stage in the middle, the last, the first, and one all alone; up to `held`
+    micro-batches, `most` layers.
+    """
+    # Axes: role, micro-batches in flight, kind of layer, number of layers; then its columns.
+    kinds = np.eye(len(memory.kinds), dtype=np.int64)
+    layers = np.arange(most + 1)[:, None] * kinds[:, None, :]
+    flying = np.arange(1, held + 1)
+    role = np.arange(4)[:, None, None, None]
+    return memory.peak_bytes(
+        layers[None, None],
+        (flying[:, None, None, None] * layers)[None],
+        is_first=role // 2,
+        is_last=role % 2,
+        first_in_flight=flying[:, None, None],
+    )

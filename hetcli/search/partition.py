@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Split", "even_split", "split_equal_layers", "split_unlike_layers"]
+__all__ = ["Split", "even_split", "fill", "split_equal_layers", "split_unlike_layers"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -75,7 +75,7 @@ def split_equal_layers(
     seconds, extra, weight = seconds[rows], extra[rows], weight[rows]
     least, most = least[rows], most[rows]
     order = np.argsort(price, axis=1, kind="stable")
-    cheapest = _fill(order, least, most, layers)
+    cheapest = fill(order, least, most, layers)
     least_total = (cheapest * price + extra).sum(axis=1)
     bottleneck = _least_bottleneck(seconds, extra, least, most, layers, weight)
     value = np.full(rows.size, np.inf)
@@ -84,7 +84,7 @@ def split_equal_layers(
     while alive.size:
         each, more, heavy = seconds[alive], extra[alive], weight[alive]
         caps = _caps(each, more, most[alive], heavy, bottleneck[alive])
-        split = _fill(order[alive], least[alive], caps, layers)
+        split = fill(order[alive], least[alive], caps, layers)
         total = (split * price[alive] + more).sum(axis=1)
         found = (heavy * (split * each + more)).max(axis=1) + total
         better = found < value[alive]
@@ -108,7 +108,7 @@ def _caps(seconds: Floats, extra: Floats, most: Ints, weight: Floats, bottleneck
     return caps
 
 
-def _fill(order: Ints, least: Ints, most: Ints, layers: int) -> Ints:
+def fill(order: Ints, least: Ints, most: Ints, layers: int) -> Ints:
     """Take `least` everywhere, then fill in `order` up to `most` until `layers` are placed."""
     room = np.take_along_axis(np.maximum(most - least, 0), order, axis=1)
     left = layers - least.sum(axis=1, keepdims=True)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hetcli.search.bounds import bottleneck_weights, is_regular
 from hetcli.search.costing import Family
+from hetcli.search.partition import fill
 from hetcli.search.tables import Fitted, Tables, count_within
 from hetcli.search.tail import ALONE, FIRST, LAST, MIDDLE
 
@@ -232,17 +233,6 @@ class _Batch:
         """Whether all layers have room."""
         found: Bools = (caps >= self.least).all(axis=1) & (caps.sum(axis=1) >= self.layers)
         return found
-
-
-def fill(order: Ints, least: Ints, most: Ints, layers: int) -> Ints:
-    """Take `least` everywhere, then fill in `order` up to `most` until `layers` are placed."""
-    room = np.take_along_axis(np.maximum(most - least, 0), order, axis=1)
-    left = layers - least.sum(axis=1, keepdims=True)
-    before = np.cumsum(room, axis=1) - room
-    more = np.empty_like(room)
-    np.put_along_axis(more, order, np.clip(left - before, 0, room), axis=1)
-    filled: Ints = least + more
-    return filled
 
 
 def split_shapes(

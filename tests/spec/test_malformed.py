@@ -119,7 +119,7 @@ HOSTILE: list[Any] = [
     "1e999GB",
     "80",
     "NaN",
-    "$(touch /tmp/owned); `id` && rm -rf ~ | tee '\"",
+    "$(touch owned); `id` && rm -rf ~ | tee '\"",
     "<script>alert(1)</script>&amp;",
     "../../../etc/passwd",
     "a\nb\r\x00\x1b[2J",

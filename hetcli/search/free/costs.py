@@ -22,9 +22,11 @@ from hetcli.perf.configuration import (
     TrainingPrecision,
 )
 from hetcli.perf.memory import layer_kinds, stage_memory_model
-from hetcli.perf.stage import Costs, replica_time
+from hetcli.perf.stage import Costs
 from hetcli.perf.synchronisation import synchronisation
+from hetcli.search.costing import stage_passes
 from hetcli.search.families import Problem
+from hetcli.search.limits import peaks_by_kind
 from hetcli.search.pools import Pool
 from hetcli.spec.workload import RecomputeChoice
 
@@ -170,28 +172,8 @@ class PipelineCosts:
 
     def _ask(self, kind: Kind, setting: Setting) -> KindCosts:
         configuration = self._probe(setting, [(kind, next(kind.pool.groups(kind.tensor)))])
-        stage = configuration.stages[0]
-
-        def passes(layers: LayerRange, *, first: bool = False, last: bool = False) -> Floats:
-            time = replica_time(
-                configuration,
-                replace(stage, chunks=(layers,)),
-                stage.replicas[0],
-                first=first,
-                last=last,
-                hardware=self.problem.hardware,
-                costs=self.costs,
-            )
-            return np.array([time.forward[0].total, time.backward[0].total])
-
-        each = np.zeros((2, self.problem.model.layer_count))
-        start = 0
-        for run in self.problem.model.layers:
-            each[:, start : start + run.count] = passes(LayerRange(start, 1))[:, None]
-            start += run.count
+        each, first, last = stage_passes(self.problem, configuration, self.costs)
         forward, backward = np.pad(each.cumsum(axis=1), ((0, 0), (1, 0)))
-        first = passes(LayerRange(0, 0), first=True)
-        last = passes(LayerRange(0, 0), last=True)
         return KindCosts(
             forward,
             backward,
@@ -305,18 +287,7 @@ class PipelineCosts:
             data_parallel=setting.holders,
             pipelined=pipelined,
         )
-        counts = np.arange(problem.model.layer_count + 1)
-        # Axes: role, micro-batches in flight, kind of layer, number of layers; then its columns.
-        layers = counts[:, None] * np.eye(len(memory.kinds), dtype=np.int64)[:, None, :]
-        flying = np.arange(1, held + 1)
-        role = np.arange(4)[:, None, None, None]
-        peak = memory.peak_bytes(
-            layers[None, None],
-            (flying[:, None, None, None] * layers)[None],
-            is_first=role // 2,
-            is_last=role % 2,
-            first_in_flight=flying[:, None, None],
-        )
+        peak = peaks_by_kind(memory, problem.model.layer_count, held)
         fits = peak <= device_type.memory_bytes - problem.workload.memory_margin
         most = np.cumprod(fits, axis=-1).sum(axis=-1) - 1
         return np.array([most.min(axis=-1), most.max(axis=-1)])
