@@ -18,9 +18,9 @@ from hetcli.perf.prediction import Prediction
 from hetcli.perf.resolve import resolve
 from hetcli.perf.rules import check
 from hetcli.perf.step import predict
-from hetcli.search.document import configuration_of, plan_document
+from hetcli.search.document import configuration_of, given_document
 from hetcli.spec.cluster import Cluster
-from hetcli.spec.plan import Certificate, Plan, PlanDevice, Target
+from hetcli.spec.plan import Plan, PlanDevice, Target
 from hetcli.spec.replan import Replan, ReplanOption
 
 __all__ = ["replan", "share_left"]
@@ -312,7 +312,7 @@ def _nothing(
 def _plan(best: _Way, plan: Plan) -> Plan:
     target: Target = plan.target if plan.target in best.runs_on else "free"
     work = plan.inputs.workload.model_copy(update={"global_batch": best.configuration.global_batch})
-    return plan_document(
+    return given_document(
         best.configuration,
         best.prediction,
         cluster=best.left.cluster,
@@ -320,15 +320,7 @@ def _plan(best: _Way, plan: Plan) -> Plan:
         workload=work,
         hardware=best.left.hardware,
         target=target,
-        certificate=Certificate(
-            lower_bound_s=None, gap=None, reason="planned again around a change"
-        ),
-        alternatives=(),
-        space="given",
-        seen=1,
-        scored=1,
-        pruned={},
-        complete=True,
+        reason="planned again around a change",
         asked=plan.search.asked,
         notes=(f"planned again: {best.name}",),
     )

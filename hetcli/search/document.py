@@ -42,7 +42,13 @@ from hetcli.spec.plan import (
 )
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["alternative", "configuration_of", "parallelism", "plan_document"]
+__all__ = [
+    "alternative",
+    "configuration_of",
+    "given_document",
+    "parallelism",
+    "plan_document",
+]
 
 
 def plan_document(
@@ -97,6 +103,40 @@ def plan_document(
         ),
         assumptions=prediction.assumptions,
         notes=(*configuration.notes, *((weights,) if weights else ()), *notes),
+    )
+
+
+def given_document(
+    configuration: Configuration,
+    prediction: Prediction,
+    *,
+    reason: str,
+    cluster: Cluster,
+    model: Model,
+    workload: Pretrain,
+    hardware: Hardware,
+    target: Target,
+    notes: Sequence[str] = (),
+    asked: Mapping[str, Asked] | None = None,
+) -> Plan:
+    """The document of a configuration that no search found; `reason` says why it has no bound."""
+    return plan_document(
+        configuration,
+        prediction,
+        cluster=cluster,
+        model=model,
+        workload=workload,
+        hardware=hardware,
+        target=target,
+        certificate=Certificate(lower_bound_s=None, gap=None, reason=reason),
+        alternatives=(),
+        space="given",
+        seen=1,
+        scored=1,
+        pruned={},
+        complete=True,
+        notes=notes,
+        asked=asked,
     )
 
 

@@ -20,7 +20,7 @@ from hetcli.perf.rules import (
     supports,
 )
 from hetcli.perf.step import predict
-from hetcli.search.document import plan_document
+from hetcli.search.document import given_document
 from hetcli.search.layout import Degrees, Layout, configuration
 from hetcli.search.options import EstimateRequest, framework_of
 from hetcli.search.partition import even_split
@@ -28,7 +28,7 @@ from hetcli.search.pools import Pool, pools
 from hetcli.search.unequal import Rank, micro_batches_of, ranks_of, with_ranks
 from hetcli.spec.cluster import Cluster
 from hetcli.spec.model.architecture import Model, MoeFeedForward
-from hetcli.spec.plan import Certificate, Plan
+from hetcli.spec.plan import Plan
 from hetcli.spec.workload import Pretrain
 
 __all__ = ["estimate"]
@@ -59,7 +59,7 @@ def estimate(
         notes.append(
             f"does not fit: {worst.devices[0]} lacks {-worst.headroom_bytes / 1024**3:.2f} GiB"
         )
-    return plan_document(
+    return given_document(
         whole,
         prediction,
         cluster=cluster,
@@ -67,15 +67,7 @@ def estimate(
         workload=workload,
         hardware=hardware,
         target=request.target,
-        certificate=Certificate(
-            lower_bound_s=None, gap=None, reason="no search was made: the configuration was given"
-        ),
-        alternatives=(),
-        space="given",
-        seen=1,
-        scored=1,
-        pruned={},
-        complete=True,
+        reason="no search was made: the configuration was given",
         notes=notes,
     )
 

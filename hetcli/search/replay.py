@@ -7,9 +7,9 @@ from hetcli.perf.prediction import Breakdown
 from hetcli.perf.resolve import resolve
 from hetcli.perf.step import predict
 from hetcli.perf.timeline import StepTimeline, step_timeline
-from hetcli.search.document import configuration_of, plan_document
+from hetcli.search.document import configuration_of, given_document
 from hetcli.spec.hardware import HardwareFile
-from hetcli.spec.plan import Certificate, Plan
+from hetcli.spec.plan import Plan
 
 __all__ = ["on_fitted", "replay"]
 
@@ -23,7 +23,7 @@ def on_fitted(plan: Plan, fitted: HardwareFile) -> Plan:
     cluster = given.cluster.model_copy(update={"hardware": fitted})
     hardware = resolve(cluster)
     configuration = configuration_of(plan)
-    return plan_document(
+    return given_document(
         configuration,
         predict(configuration, model=given.model, workload=given.workload, hardware=hardware),
         cluster=cluster,
@@ -31,17 +31,7 @@ def on_fitted(plan: Plan, fitted: HardwareFile) -> Plan:
         workload=given.workload,
         hardware=hardware,
         target=plan.target,
-        certificate=Certificate(
-            lower_bound_s=None,
-            gap=None,
-            reason=f"no search was made with rates of {fitted.name}",
-        ),
-        alternatives=(),
-        space="given",
-        seen=1,
-        scored=1,
-        pruned={},
-        complete=True,
+        reason=f"no search was made with rates of {fitted.name}",
     )
 
 
