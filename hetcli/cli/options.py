@@ -14,6 +14,7 @@ __all__ = [
     "ClusterOption",
     "ContextParallel",
     "DataParallel",
+    "EfficiencyOption",
     "ExpertParallel",
     "ExpertTensorParallel",
     "GlobalBatch",
@@ -111,6 +112,12 @@ HardwareOption = Annotated[
     str | None,
     typer.Option(
         "--hardware", metavar="FILE", help="Rates from hetcli fit or observe (hardware.json)."
+    ),
+]
+EfficiencyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--efficiency", metavar="FILE", help="What hetcli fit RUNS.csv wrote, not the shipped."
     ),
 ]
 ModelOption = Annotated[

@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
         cluster: common.ClusterOption,
         model: common.ModelOption,
         hardware: common.HardwareOption = None,
+        efficiency: common.EfficiencyOption = None,
         lora: common.Lora = False,
         lora_rank: common.LoraRank = None,
         workload: common.WorkloadOption = None,
@@ -93,6 +94,7 @@ def register(app: typer.Typer) -> None:
         inputs = given_inputs(
             cluster=cluster,
             hardware=hardware,
+            efficiency=efficiency,
             model=model,
             lora_rank=lora_rank or (common.LORA_RANK if lora else None),
             workload=workload,

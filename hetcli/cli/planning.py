@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hetcli.cli.output import Output
@@ -36,6 +37,7 @@ def given_inputs(
     model: str,
     workload: str | None,
     hardware: str | None = None,
+    efficiency: str | None = None,
     lora_rank: int | None = None,
     own_batch: Callable[[Cluster], int | None] | None = None,
     **flags: int | str | Enum | None,
@@ -54,6 +56,10 @@ def given_inputs(
 
     described = with_adapters(read_model(model), lora_rank)
     found = with_hardware(read_cluster(cluster), hardware)
+    if efficiency is not None:
+        from hetcli.perf.validation.calibration import read_efficiency
+
+        found = found.model_copy(update={"efficiency": read_efficiency(Path(efficiency))})
     plain = {name: flag.value if isinstance(flag, Enum) else flag for name, flag in flags.items()}
     if own_batch is not None and workload is None and plain.get("global_batch") is None:
         plain["global_batch"] = own_batch(found)

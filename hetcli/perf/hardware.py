@@ -8,11 +8,17 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hetcli.catalog.efficiency import Efficiency, FrameworkCost, efficiency_of
+from hetcli.catalog.efficiency import (
+    Efficiency,
+    EfficiencyTable,
+    FrameworkCost,
+    efficiency_from,
+    efficiency_of,
+)
 from hetcli.catalog.gpu import Gpu
 from hetcli.perf.configuration import DeviceId
 
@@ -177,3 +183,18 @@ class Hardware:
                 if link is not None:
                     return link
         return None
+
+
+def with_efficiency(hardware: Hardware, table: EfficiencyTable) -> Hardware:
+    """The same cluster, whose devices and frameworks reach what a table says."""
+    types: dict[DeviceType, DeviceType] = {}
+    for node in hardware.nodes:
+        kind = node.device_type
+        if kind not in types:
+            types[kind] = replace(
+                kind,
+                efficiency=efficiency_from(kind.gpu, table.devices),
+                frameworks=table.frameworks,
+            )
+    nodes = tuple(replace(node, device_type=types[node.device_type]) for node in hardware.nodes)
+    return replace(hardware, nodes=nodes)

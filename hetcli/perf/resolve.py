@@ -10,7 +10,7 @@ from hetcli.catalog.hardware import find_gpu, find_link
 from hetcli.catalog.link import LinkKind
 from hetcli.errors import InfeasibleError, SpecError
 from hetcli.perf.fitting.hardware import with_fitted
-from hetcli.perf.hardware import DeviceType, Hardware, LinkCurve, Node
+from hetcli.perf.hardware import DeviceType, Hardware, LinkCurve, Node, with_efficiency
 from hetcli.spec.base import Origin
 from hetcli.spec.cluster import Cluster, CustomGpu, Health, IntraLink, NodeGroup
 
@@ -33,7 +33,7 @@ VENDORS: Mapping[str, Vendor] = {
 
 
 def resolve(cluster: Cluster) -> Hardware:
-    """Nodes, device types and links of `cluster`, with its fitted rates where it has any.
+    """Nodes, device types and links of `cluster`, with its own rates where it has any.
 
     Devices that are down are left out; a node with a slow device gets a device type of its own.
     Raises UnknownNameError for a GPU or link that the catalogue does not hold, InfeasibleError when
@@ -98,6 +98,8 @@ def resolve(cluster: Cluster) -> Hardware:
         cross_vendor=_cross_vendor(cluster, nodes),
         assumptions=tuple(dict.fromkeys(assumptions)),
     )
+    if cluster.efficiency is not None:
+        hardware = with_efficiency(hardware, cluster.efficiency)
     return hardware if cluster.hardware is None else with_fitted(hardware, cluster.hardware)
 
 

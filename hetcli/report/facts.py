@@ -77,6 +77,8 @@ def assumed(plan: Plan) -> str:
     adapters = plan.inputs.model.adapters
     fitted = plan.inputs.cluster.hardware
     rates = "" if fitted is None else f", rates of {fitted.name}"
+    if plan.inputs.cluster.efficiency is not None:
+        rates += ", efficiencies fitted to runs"
     trained = "" if adapters is None else f"adapters of rank {adapters.rank} alone are trained, "
     return trained + (
         f"{work.global_batch:,} x {work.sequence:,} tokens, {degrees.precision}, "

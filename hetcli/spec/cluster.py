@@ -20,6 +20,7 @@ from hetcli.spec.base import (
     Text,
     broken_rule,
 )
+from hetcli.spec.efficiency import EfficiencyTable
 from hetcli.spec.hardware import HardwareFile
 from hetcli.spec.hosts import MAX_HOSTS, count_hosts, expand_hosts
 
@@ -264,6 +265,8 @@ class Cluster(Document):
     cross_vendor_backend: CrossVendorBackend | None = None
     # Rates and links that `hetcli fit` or `hetcli observe` found; they replace the shipped ones.
     hardware: HardwareFile | None = None
+    # Shares of data sheets that `hetcli fit` found in a table of runs, instead of the shipped ones.
+    efficiency: EfficiencyTable | None = None
 
     @cached_property
     def group_of(self) -> Mapping[str, NodeGroup]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from hetcli.catalog.efficiency import shipped_efficiency
 from hetcli.cli import app
 
 INPUTS = ["--cluster", "A100-SXM4-80GB:8", "--model", "llama-2-7b", "--gbs", "16"]
@@ -73,6 +74,35 @@ def test_a_rate_above_the_data_sheet_is_believed(hardware: Path) -> None:
     hardware.write_text(json.dumps(document))
     shipped = seconds(run("estimate", *INPUTS, "--json"))
     assert seconds(run("estimate", *INPUTS, "--hardware", hardware, "--json")) < shipped
+
+
+def test_efficiencies_fitted_to_runs_are_planned_with(tmp_path: Path) -> None:
+    shipped = shipped_efficiency()
+    slower = tuple(
+        entry.model_copy(
+            update={
+                "sustained": {
+                    dtype: term.model_copy(update={"value": term.value / 4})
+                    for dtype, term in entry.sustained.items()
+                }
+            }
+        )
+        for entry in shipped.devices
+    )
+    path = tmp_path / "efficiency.json"
+    table = shipped.model_copy(update={"devices": slower})
+    path.write_text(table.model_dump_json(exclude_none=True))
+    before = seconds(run("estimate", *INPUTS, "--json"))
+    after = run("estimate", *INPUTS, "--efficiency", path, "--json")
+    assert seconds(after) > 2 * before
+    plan = tmp_path / "plan.json"
+    plan.write_text(after.stdout)
+    shown = run("report", plan, "-o", tmp_path / "plan.md")
+    assert shown.exit_code == 0, shown.stderr
+    assert "efficiencies fitted to runs" in (tmp_path / "plan.md").read_text()
+    refused = run("estimate", *INPUTS, "--efficiency", plan)
+    assert refused.exit_code == 2
+    assert "no table of efficiencies" in refused.stderr
 
 
 def test_the_terminal_says_whose_rates_they_are(hardware: Path) -> None:

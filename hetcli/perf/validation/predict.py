@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from hetcli.catalog.efficiency import EfficiencyTable, efficiency_from
+from hetcli.catalog.efficiency import EfficiencyTable
 from hetcli.errors import HetcliError
-from hetcli.perf.hardware import DeviceType, Hardware
+from hetcli.perf.hardware import Hardware, with_efficiency
 from hetcli.perf.memory import allocated_bytes, stage_memory
 from hetcli.perf.step import predict
 from hetcli.perf.validation.runs import Run, run_of
@@ -70,22 +70,8 @@ class Clusters:
         if self._table is None:
             return hardware
         if hardware not in self._known:
-            self._known[hardware] = _with_efficiency(hardware, self._table)
+            self._known[hardware] = with_efficiency(hardware, self._table)
         return self._known[hardware]
-
-
-def _with_efficiency(hardware: Hardware, table: EfficiencyTable) -> Hardware:
-    types: dict[DeviceType, DeviceType] = {}
-    for node in hardware.nodes:
-        kind = node.device_type
-        if kind not in types:
-            types[kind] = replace(
-                kind,
-                efficiency=efficiency_from(kind.gpu, table.devices),
-                frameworks=table.frameworks,
-            )
-    nodes = tuple(replace(node, device_type=types[node.device_type]) for node in hardware.nodes)
-    return replace(hardware, nodes=nodes)
 
 
 def predict_rows(
