@@ -144,10 +144,11 @@ def _health(
 
 
 def _curve(kind: LinkKind, rate: float, latency: float | None, origin: Origin) -> LinkCurve:
+    """A link of this kind: what messages reach of a stated rate, all of a measured one."""
     return LinkCurve(
         name=kind.name,
         latency_s=kind.latency_s if latency is None else latency,
-        bytes_per_s=rate * kind.efficiency,
+        bytes_per_s=rate if origin is Origin.MEASURED else rate * kind.efficiency,
         origin=origin,
         shared=kind.shared,
     )

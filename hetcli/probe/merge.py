@@ -129,8 +129,10 @@ def _rate(value: float) -> str:
     return format_rate_exact(float(f"{value:.{_DIGITS}g}"))
 
 
-def _duration(value: float) -> str:
-    return format_duration_exact(float(f"{value:.{_DIGITS}g}"))
+def _latency(link: LinkRates) -> str | None:
+    if link.latency_s is None:
+        return None
+    return format_duration_exact(float(f"{link.latency_s:.{_DIGITS}g}"))
 
 
 def _pair(link: LinkRates) -> PairLink:
@@ -138,7 +140,7 @@ def _pair(link: LinkRates) -> PairLink:
         {
             "nodes": link.between,
             "rate": _rate(link.bytes_per_s),
-            "latency": _duration(link.latency_s),
+            "latency": _latency(link),
         }
     )
 
@@ -270,7 +272,7 @@ def _intra(
             {
                 "kind": kind,
                 "rate": _rate(slowest.bytes_per_s),
-                "latency": _duration(slowest.latency_s),
+                "latency": _latency(slowest),
                 "origin": Origin.MEASURED,
             }
         )

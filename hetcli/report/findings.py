@@ -105,7 +105,7 @@ def _links(hardware: HardwareFile) -> Table:
         flow = link.flow_bytes_per_s
         made.add_row(
             Text(f"inside {one}" if one == other else f"{one}, {other}"),
-            format_duration(link.latency_s),
+            "-" if link.latency_s is None else format_duration(link.latency_s),
             format_rate(link.bytes_per_s),
             "-" if flow is None else format_rate(flow),
             str(link.rows),

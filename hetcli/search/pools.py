@@ -104,15 +104,16 @@ def _kind(node: Node, named: set[str]) -> tuple[object, ...]:
 def _by_measured_links(hardware: Hardware, nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Nodes in an order whose neighbours have the fastest measured links: a greedy chain.
 
-    The chain starts at the faster end of the fastest pair. Without measurements the order stays.
+    The chain starts at the faster end of the fastest pair; of two links that are equally fast the
+    one that was measured counts more. Without measurements the order stays.
     """
     names = {node.name for node in nodes}
     if not any(a in names and b in names for a, b in hardware.pair_links):
         return tuple(nodes)
     left = list(nodes)
 
-    def rate(one: Node, other: Node) -> float:
-        return hardware.between(one, other).bytes_per_s
+    def rate(one: Node, other: Node) -> tuple[float, bool]:
+        return hardware.between(one, other).bytes_per_s, hardware.declared(one, other) is not None
 
     start = max(
         left, key=lambda node: max(rate(node, other) for other in left if other is not node)

@@ -96,10 +96,11 @@ class LinkRates(Record):
     One message takes latency_s + bytes / bytes_per_s, or bytes / the `curve` at that size.
     `bytes_per_s` is what all ranks of a node reach together, in the slower direction;
     `flow_bytes_per_s` what one rank alone reaches. `versus_nominal` is the share of the NICs' rate.
+    Messages of one size do not tell the latency: it is null then.
     """
 
     between: tuple[Name, Name]
-    latency_s: NonNegative
+    latency_s: NonNegative | None
     bytes_per_s: Positive
     flow_bytes_per_s: Positive | None = None
     curve: tuple[CurvePoint, ...] = ()

@@ -59,6 +59,15 @@ def test_a_network_that_is_not_named_is_an_assumption_that_is_said() -> None:
     assert resolve(cluster(named)).assumptions == ()
 
 
+def test_a_measured_rate_is_what_messages_reach() -> None:
+    def reached(origin: str) -> float:
+        nic = {"kind": "ethernet", "rate": "10GB/s", "origin": origin}
+        return resolve(cluster({**A100, "nics": [nic]})).nodes[0].nic.bytes_per_s
+
+    assert reached("measured") == 10e9
+    assert reached("datasheet") < 10e9
+
+
 def test_a_node_sends_over_all_its_nics() -> None:
     def rate(count: int) -> float:
         nic = {"kind": "infiniband", "rate": "200Gb/s", "count": count}

@@ -49,7 +49,7 @@ def with_fitted(hardware: Hardware, fitted: HardwareFile) -> Hardware:
         for node in hardware.nodes
     }
     pairs = {
-        pair: _pair_curve(link)
+        pair: _pair_curve(link, hardware)
         for pair, link in links.items()
         if pair[0] != pair[1] and set(pair) <= hardware.by_name.keys()
     }
@@ -111,23 +111,28 @@ def _fitted_node(node: Node, kind: DeviceType, links: Mapping[tuple[str, str], L
     inside = links.get((node.name, node.name))
     if inside is None:
         return replace(node, device_type=kind)
-    return replace(node, device_type=kind, intra=_curve(node.intra.name, inside, node.intra.shared))
+    intra = _curve(inside, node.intra)
+    return replace(node, device_type=kind, intra=intra)
 
 
-def _pair_curve(link: LinkRates) -> LinkCurve:
-    return _curve("-".join(link.between), link, shared=True)
+def _pair_curve(link: LinkRates, hardware: Hardware) -> LinkCurve:
+    one, other = (hardware.by_name[name] for name in link.between)
+    stated = replace(hardware.between(one, other), name="-".join(link.between), shared=True)
+    return _curve(link, stated)
 
 
-def _curve(name: str, link: LinkRates, shared: bool) -> LinkCurve:
-    """A line where one fits, else the measured points, raised to what all ranks reach together."""
+def _curve(link: LinkRates, stated: LinkCurve) -> LinkCurve:
+    """A line where one fits, else the measured points, raised to what all ranks reach together.
+
+    What was not measured, as the latency where all messages had one size, stays as it is `stated`.
+    """
     straight = link.residual is None or link.residual <= STRAIGHT
     together = link.bytes_per_s / (link.flow_bytes_per_s or link.bytes_per_s)
-    return LinkCurve(
-        name=name,
-        latency_s=link.latency_s,
+    return replace(
+        stated,
+        latency_s=stated.latency_s if link.latency_s is None else link.latency_s,
         bytes_per_s=link.bytes_per_s,
         origin=link.origin,
-        shared=shared,
         points=()
         if straight
         else tuple((point.message_bytes, point.bytes_per_s * together) for point in link.curve),

@@ -24,13 +24,17 @@ BELIEVED: Final = 0.20
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Seconds of a message: latency + bytes / bytes_per_s."""
+    """Seconds of a message: latency + bytes / bytes_per_s.
 
-    latency_s: float
+    Messages of one size cannot tell the two apart: the rate is then what they reached, and latency
+    and residual are not known.
+    """
+
+    latency_s: float | None
     bytes_per_s: float
     curve: tuple[CurvePoint, ...]
     rows: int
-    residual: float
+    residual: float | None
 
 
 def _line(rows: Sequence[LinkMeasurement], volume: float = 1.0) -> _Line:
@@ -42,6 +46,8 @@ def _line(rows: Sequence[LinkMeasurement], volume: float = 1.0) -> _Line:
     rows = sorted(rows, key=lambda row: row.message_bytes)
     sizes = np.array([row.message_bytes * volume for row in rows])
     seconds = np.array([row.seconds.median for row in rows])
+    if len(set(sizes)) == 1:
+        return _Line(None, float(sizes[0] / np.median(seconds)), (), len(rows), None)
     fit = fit_seconds(np.column_stack([np.ones(len(rows)), sizes]), seconds)
     latency, per_byte = (float(value) for value in fit.coefficients)
     largest = float(sizes[-1] / seconds[-1])
@@ -49,6 +55,15 @@ def _line(rows: Sequence[LinkMeasurement], volume: float = 1.0) -> _Line:
         latency, per_byte = float(min(seconds)), 1 / largest
     curve = _curve(rows, sizes, seconds, latency)
     return _Line(latency, 1 / per_byte, curve, len(rows), fit.residual)
+
+
+def _longest(lines: Iterable[_Line]) -> float | None:
+    return max((line.latency_s for line in lines if line.latency_s is not None), default=None)
+
+
+def _by_hop(line: _Line, ranks: int) -> float | None:
+    """The latency of one of the 2(n - 1) steps of a ring all-reduce among n ranks."""
+    return None if line.latency_s is None else line.latency_s / (2 * (ranks - 1))
 
 
 def _curve(
@@ -117,7 +132,7 @@ def _between(
         lines = [_line(own) for own in directions.values()]
         slower = min(lines, key=lambda line: line.bytes_per_s)
         flow = slower.bytes_per_s
-        latency = max(line.latency_s for line in lines)
+        latency = _longest(lines)
     else:
         # Imported collectives of two nodes: their bus bandwidth is what the link carries.
         collectives = [row for row in rows if row.operation == "all_reduce"]
@@ -126,7 +141,7 @@ def _between(
         ranks = collectives[0].ranks
         same = [row for row in collectives if row.ranks == ranks]
         slower = _line(same, 2 * (ranks - 1) / ranks)
-        flow, latency = None, slower.latency_s / (2 * (ranks - 1))
+        flow, latency = None, _by_hop(slower, ranks)
     rate = slower.bytes_per_s
     if together:
         senders = max(row.ranks for row in together) // 2
@@ -159,7 +174,7 @@ def _inside(node: str, rows: Sequence[LinkMeasurement], source: str) -> LinkRate
     pairs = [_line(own) for own in sent.values()]
     if most:
         ring = _line([row for row in reduced if row.ranks == most], 2 * (most - 1) / most)
-        latency = max((line.latency_s for line in pairs), default=ring.latency_s / (2 * (most - 1)))
+        latency = _longest(pairs) if pairs else _by_hop(ring, most)
     elif pairs:
         ring = min(pairs, key=lambda line: line.bytes_per_s)
         latency = ring.latency_s

@@ -206,6 +206,28 @@ def test_links_of_known_nodes_are_taken_over() -> None:
     assert set(hardware.pair_links) == {("n0", "n1")}
 
 
+def test_a_latency_that_was_not_measured_stays_as_it_is_stated() -> None:
+    def link(one: str, other: str) -> LinkRates:
+        return LinkRates(
+            between=(one, other),
+            latency_s=None,
+            bytes_per_s=7e9,
+            origin=Origin.FITTED,
+            rows=1,
+            residual=None,
+            source="test",
+        )
+
+    stated = resolve(cluster("n0", "n1"))
+    fitted = HardwareFile(name="c", hetcli_version="0", links=(link("n0", "n1"), link("n0", "n0")))
+    hardware = with_fitted(stated, fitted)
+    for other in (0, 1):
+        was = stated.between(stated.nodes[0], stated.nodes[other])
+        now = hardware.between(hardware.nodes[0], hardware.nodes[other])
+        assert (now.bytes_per_s, now.latency_s) == (7e9, was.latency_s)
+        assert now.latency_s > 0
+
+
 def test_nothing_measured_changes_nothing() -> None:
     hardware = resolve(cluster("n0"))
     same = with_fitted(hardware, HardwareFile(name="c", hetcli_version="0"))

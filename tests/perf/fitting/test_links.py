@@ -152,6 +152,29 @@ def test_a_link_without_a_law_takes_its_largest_message() -> None:
     assert link.bytes_per_s == pytest.approx(SIZES[3] / 2e-4)
 
 
+def test_messages_of_one_size_give_a_rate_and_no_latency() -> None:
+    # nvbandwidth copies one size: the time of its copies is not to be counted twice.
+    inside = [
+        row.model_copy(update={"scope": "intra_node", "nodes": ("a",), "devices": (0, 1)})
+        for row in sent("a", "b", 0.0, 20e9, sizes=SIZES[-1:])
+    ]
+    links = by_pair([profile("a", [*sent("a", "b", 0.0, 80e9, sizes=SIZES[-1:]), *inside])])
+    for pair, rate in ((("a", "a"), 20e9), (("a", "b"), 80e9)):
+        assert links[pair].bytes_per_s == pytest.approx(rate)
+        assert links[pair].latency_s is None
+        assert links[pair].residual is None
+        assert links[pair].curve == ()
+
+
+def test_a_collective_of_one_size_gives_no_latency_either() -> None:
+    rows = reduced(["n0", "n1"], 16, 10e9, "inter_node")[-1:]
+    (link,) = fit_links([profile("n0", rows)])
+    assert link.latency_s is None
+    assert rows[0].seconds.median == pytest.approx(
+        2 * 15 / 16 * rows[0].message_bytes / link.bytes_per_s
+    )
+
+
 def test_inside_a_node_a_ring_over_all_ranks_decides() -> None:
     rows = reduced(["a"], 2, 200e9, "intra_node") + reduced(["a"], 8, 230e9, "intra_node")
     (link,) = fit_links([profile("a", rows)])
