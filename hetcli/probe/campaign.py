@@ -195,7 +195,8 @@ class Campaign:
         draft.update_host(
             **{name: seen[name] for name in ("torch", "cuda", "nccl") if seen.get(name)}
         )
-        if seen.get("integrated"):
+        unified = draft.profile.devices[step.device].unified_memory
+        if "memory_total_bytes" in seen and (unified or seen["integrated"]):
             # NVML knows no memory of such a part, or the host's; CUDA knows what it may use of it.
             memory = {name: seen[name] for name in ("memory_total_bytes", "memory_free_bytes")}
             draft.update_device(step.device, unified_memory=True, **memory)

@@ -139,7 +139,8 @@ def test_a_recorded_driver_is_read_in_the_process(tmp_path: Path) -> None:
     assert "drives a display" in done.stdout
 
 
-# Case no-driver (https://github.com/deepfakes/faceswap/issues/778): no traceback.
+# Case no-driver (https://github.com/deepfakes/faceswap/issues/778, no library at all, and
+# https://github.com/deepfakes/faceswap/pull/552, a driver that is not loaded): no traceback.
 @pytest.mark.parametrize(
     ("init", "arguments", "says"),
     [
@@ -164,6 +165,34 @@ def test_an_unusable_driver_is_three_lines_and_exit_code_3(
     assert why.startswith("  why: ")
     assert fix.startswith("  try: ")
     assert not (tmp_path / "p.json").exists()
+
+
+def test_without_a_driver_everything_but_measuring_works(tmp_path: Path) -> None:
+    # Case no-driver, its second half. Here torch cannot even be imported.
+    recording = tmp_path / "driver.json"
+    recording.write_text(json.dumps({"init": {"error": "LIBRARY_NOT_FOUND"}}))
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch on this machine')\n")
+    env = environment("gb10")
+    env["NVML_ANSWERS"] = str(recording)
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), env["PYTHONPATH"]])
+    plan = str(tmp_path / "plan.json")
+    inputs = ["--cluster", "A100:8", "--model", "gpt2", "--gbs", "8", "--no-compare"]
+    for words in (
+        ["--version"],
+        ["--help"],
+        ["plan", *inputs, "-o", plan],
+        ["export", plan, "-o", str(tmp_path / "launch")],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "hetcli", *words],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            env=env,
+        )
+        assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "launch").iterdir())
 
 
 def test_a_driver_that_dies_half_way_is_exit_code_3(tmp_path: Path) -> None:

@@ -51,6 +51,18 @@ def test_import_reads_standard_input_and_prints_json() -> None:
     ]
 
 
+def test_import_of_a_topology_matrix_has_null_where_nothing_is_printed(tmp_path: Path) -> None:
+    # Case topo-dgx-a100 (https://github.com/NVIDIA/DCGM/issues/149).
+    matrix = tmp_path / "topo.txt"
+    text = (FOREIGN / "topo_dgx_a100.txt").read_text()
+    matrix.write_text(text.replace("16-31,144-159   1 ", "N/A             N/A "))
+    document = json.loads(run("profile", "import", matrix, "--json").stdout)
+    assert [device["numa_node"] for device in document["devices"]] == [3, 3, None]
+    assert "no NUMA affinity is printed for it" in document["devices"][2]["notes"]
+    assert len(document["nics"]) == 2
+    assert {link["bytes_per_s"] for link in document["device_links"]} == {300e9}
+
+
 def test_import_of_something_else_is_exit_code_2(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("shopping list")

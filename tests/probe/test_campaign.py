@@ -11,7 +11,9 @@ import pytest
 
 from hetcli.errors import EnvironmentFailure, ExitCode
 from hetcli.probe.campaign import Campaign, Settings
+from hetcli.probe.inventory import gpu_inventory
 from hetcli.probe.node import describe_node
+from hetcli.probe.nvml import open_nvml
 from hetcli.probe.profiler import Outcome
 from hetcli.probe.supervise import JobError, OnRow, ignore_row
 from hetcli.probe.wire import (
@@ -44,6 +46,7 @@ class PretendNode:
         self.name = name
         self.fails = fails
         self.jobs: list[tuple[int, Job]] = []
+        self.torch_says: dict[str, Any] = {}
         facts = describe_node("cpu")
         host = facts.host.model_copy(update={"machine": machine})
         self._facts = facts.model_copy(update={"host": host, "torch": True})
@@ -67,7 +70,7 @@ class PretendNode:
             await asyncio.sleep(0.002)
         for field, row in rows_of(job):
             on_row(field, row)
-        return {"port": 1234, "torch": "2.13"}
+        return {"port": 1234, "torch": "2.13", **self.torch_says}
 
 
 def rows_of(job: Job) -> list[tuple[str, Any]]:
@@ -149,6 +152,43 @@ def test_every_pair_is_measured_both_ways_and_groups_grow() -> None:
     # A row belongs to the sender, so that the profiles of a cluster hold every row once.
     for profile in profiles:
         assert {row.nodes[0] for row in profile.links} == {profile.node}
+
+
+@pytest.mark.parametrize("integrated", [True, False])
+def test_cuda_says_how_much_of_the_hosts_memory_a_unified_part_may_use(
+    recorded: Callable[..., Any], integrated: bool
+) -> None:
+    # Case gb10-memory (https://github.com/wookayin/gpustat/pull/179): before torch is asked, the
+    # host's own numbers stand. Older versions of torch do not know that a part is integrated.
+    node = PretendNode("spark", "spark")
+    with open_nvml(recorded("gb10")) as nvml:
+        node._facts = node._facts.model_copy(update={"devices": gpu_inventory(nvml)})
+    node.torch_says = {
+        "integrated": integrated,
+        "memory_total_bytes": 130663165952,
+        "memory_free_bytes": 121411960832,
+    }
+    settings = Settings(level="quick", parts=frozenset({"compute"}))
+    ((profile,), _) = measured([node], settings)
+    (device,) = profile.devices
+    assert device.unified_memory
+    assert (device.memory_total_bytes, device.memory_free_bytes) == (130663165952, 121411960832)
+    assert round(130663165952 / 2**30, 2) == 121.69
+
+
+@pytest.mark.parametrize("recording", ["dgx_a100", "mixed_3090_4090"])
+def test_memory_of_a_card_of_its_own_is_what_the_driver_says(
+    recorded: Callable[..., Any], recording: str
+) -> None:
+    node = PretendNode("n0", "n0")
+    with open_nvml(recorded(recording)) as nvml:
+        devices = gpu_inventory(nvml)
+    node._facts = node._facts.model_copy(update={"devices": devices})
+    node.torch_says = {"integrated": False, "memory_total_bytes": 1, "memory_free_bytes": 1}
+    ((profile,), _) = measured([node], Settings(level="quick", parts=frozenset({"compute"})))
+    assert [device.memory_total_bytes for device in profile.devices] == [
+        device.memory_total_bytes for device in devices
+    ]
 
 
 def test_the_profile_is_saved_after_every_step() -> None:

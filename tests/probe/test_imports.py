@@ -278,6 +278,31 @@ def test_the_matrix_of_a_dgx_is_read() -> None:
     assert [device.numa_node for device in profile.devices] == [3, 3, 1]
 
 
+@pytest.mark.parametrize(
+    ("name", "rate"), [("A100-SXM4-80GB", 300e9), ("RTX-A6000", 168.75e9), ("B200", 600e9)]
+)
+def test_links_of_a_named_gpu_have_its_rate(name: str, rate: float) -> None:
+    (profile,) = read(TOPOLOGY, device=name)
+    assert {link.bytes_per_s for link in profile.device_links} == {rate}
+    assert profile.notes == ()
+
+
+def test_links_of_an_unnamed_gpu_have_the_usual_rate_as_an_assumption() -> None:
+    (profile,) = read(TOPOLOGY)
+    assert {link.bytes_per_s for link in profile.device_links} == {300e9}
+    (note,) = profile.notes
+    assert "25 GB/s an NVLink each way" in note
+    assert "(assumed)" in note
+
+
+def test_an_affinity_that_is_not_printed_is_null_with_the_reason() -> None:
+    text = TOPOLOGY.replace("16-31,144-159   1 ", "N/A             N/A ")
+    (profile,) = read(text)
+    assert [device.numa_node for device in profile.devices] == [3, 3, None]
+    reasons = [[note for note in device.notes if "NUMA" in note] for device in profile.devices]
+    assert reasons == [[], [], ["no NUMA affinity is printed for it"]]
+
+
 def test_a_matrix_in_colour_and_without_affinity_is_read_too() -> None:
     text = "\x1b[4m\tGPU0\tGPU1\x1b[0m\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n"
     (profile,) = read(text)

@@ -6,7 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from hetcli.catalog.hardware import find_gpu
+from hetcli.errors import UnknownNameError
 from hetcli.probe.imports.foreign import Known, foreign_profile, listed_device, unreadable
+from hetcli.probe.topology import nvlink_bytes_per_s
 from hetcli.spec.profile import DeviceLink, NicDistance, NicInventory, PathKind, Profile
 
 __all__ = ["from_text", "looks_like_text"]
@@ -22,8 +25,12 @@ _PATHS: Final[Mapping[str, PathKind]] = {
     "NODE": "node",
     "SYS": "sys",
 }
-# One NVLink in one direction, from V100 to H200: NVIDIA's white papers. Blackwell's is twice that.
-_NVLINK: Final = 25e9
+# The matrix counts NVLinks and names no GPU. From V100 to H200 a link is as fast as that of 8.0.
+_USUAL_CAPABILITY: Final = "8.0"
+_ASSUMED_RATE: Final = (
+    "the file names no GPU: 25 GB/s an NVLink each way, as from V100 to H200 (assumed); "
+    "--device-name tells"
+)
 
 
 def looks_like_text(text: str) -> bool:
@@ -62,12 +69,18 @@ def from_text(text: str, known: Known) -> tuple[Profile, ...]:
     nics = [name for name in columns if name not in gpus]
     legend = {f"NIC{number}": device for number, device in _LEGEND.findall(text)}
     numa = {name: _numa(rows[name], len(columns), header or "") for name in gpus}
-    devices = [
-        listed_device(place, known.device or "unknown GPU").model_copy(
-            update={"numa_node": numa[name]}
-        )
-        for place, name in enumerate(gpus)
-    ]
+    capability = _capability(known.device)
+    devices = []
+    for place, name in enumerate(gpus):
+        device = listed_device(place, known.device or "unknown GPU")
+        unknown = () if numa[name] is not None else ("no NUMA affinity is printed for it",)
+        update = {"numa_node": numa[name], "notes": (*device.notes, *unknown)}
+        devices.append(device.model_copy(update=update))
+    links = tuple(
+        _link(one, other, rows[gpus[one]][columns.index(gpus[other])], capability)
+        for one in range(len(gpus))
+        for other in range(one + 1, len(gpus))
+    )
     profile = foreign_profile(
         known.node,
         "nvidia-smi topo -m",
@@ -82,11 +95,7 @@ def from_text(text: str, known: Known) -> tuple[Profile, ...]:
             )
             for name in nics
         ),
-        device_links=tuple(
-            _link(one, other, rows[gpus[one]][columns.index(gpus[other])])
-            for one in range(len(gpus))
-            for other in range(one + 1, len(gpus))
-        ),
+        device_links=links,
         nic_distances=tuple(
             NicDistance(
                 device=place,
@@ -96,6 +105,9 @@ def from_text(text: str, known: Known) -> tuple[Profile, ...]:
             for place, name in enumerate(gpus)
             for nic in nics
         ),
+        notes=(_ASSUMED_RATE,)
+        if capability is None and any(link.nvlinks for link in links)
+        else (),
     )
     return (profile,)
 
@@ -111,11 +123,22 @@ def _check(cells: Sequence[str], name: str, known: Known) -> None:
             )
 
 
-def _link(one: int, other: int, cell: str) -> DeviceLink:
+def _capability(name: str | None) -> str | None:
+    """The compute capability of the GPU that the user names; None without a name that is known."""
+    try:
+        return None if name is None else find_gpu(name).compute_capability
+    except UnknownNameError:
+        return None
+
+
+def _link(one: int, other: int, cell: str, capability: str | None) -> DeviceLink:
     if cell.startswith("NV"):
         count = int(cell[2:])
         return DeviceLink(
-            devices=(one, other), path="nvlink", nvlinks=count, bytes_per_s=count * _NVLINK
+            devices=(one, other),
+            path="nvlink",
+            nvlinks=count,
+            bytes_per_s=nvlink_bytes_per_s(capability or _USUAL_CAPABILITY, count),
         )
     return DeviceLink(devices=(one, other), path=_PATHS.get(cell, "unknown"))
 
