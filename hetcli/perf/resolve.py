@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from hetcli.catalog.gpu import Dtype, Gpu
-from hetcli.catalog.hardware import find_gpu, find_link
+from hetcli.catalog.hardware import find_gpu, find_link, load_links
 from hetcli.catalog.link import LinkKind
 from hetcli.errors import InfeasibleError, SpecError
 from hetcli.perf.fitting.hardware import with_fitted
@@ -157,12 +157,15 @@ def _curve(kind: LinkKind, rate: float, latency: float | None, origin: Origin) -
 def _intra_link(group: NodeGroup, gpu: Gpu) -> LinkCurve:
     custom = group.intra_link
     if isinstance(custom, IntraLink):
-        base = find_link("pcie4")
+        # A catalogue kind of another rate is still that kind: its slots share a bridge as well.
+        base = load_links().get(custom.kind)
+        latency = (base or find_link("pcie4")).latency_s
         return LinkCurve(
             custom.kind,
-            base.latency_s if custom.latency is None else custom.latency,
+            latency if custom.latency is None else custom.latency,
             custom.rate,
             custom.origin,
+            shared=base is not None and base.shared,
         )
     kind = find_link(custom or ("pcie4" if gpu.intra_link == "custom" else gpu.intra_link))
     if kind.bytes_per_s is None:
@@ -238,6 +241,6 @@ def _cross_vendor(cluster: Cluster, nodes: Sequence[Node]) -> LinkCurve | None:
         backend.name,
         slowest.latency_s if backend.latency is None else backend.latency,
         slowest.bytes_per_s if backend.rate is None else backend.rate,
-        Origin.ASSUMED if backend.rate is None else Origin.DATASHEET,
+        Origin.ASSUMED if backend.rate is None else backend.origin,
         shared=True,
     )
