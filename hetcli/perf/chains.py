@@ -18,13 +18,15 @@ __all__ = ["Chain", "chains", "edge_bytes"]
 class Chain:
     """One data-parallel member of a whole pipeline: its passes and transfers, stage by stage.
 
-    `send_s[i]` is the seconds of one boundary between stage i and i + 1, one direction; `replicas`
-    are the members of the pipeline that are just like this one. `wrap_s` is the transfer from the
-    last stage back to the first, which schedules with virtual stages need.
+    `send_s[i]` is the seconds that stage i sends activations to stage i + 1 for each of the chain's
+    `micro_batches`, `return_s[i]` those that stage i + 1 sends gradients back. `members` are those
+    of the pipeline that are just like this one. `wrap_s` is the transfer from the last stage back
+    to the first, which schedules with virtual stages need.
     """
 
     stages: tuple[ReplicaTime, ...]
     send_s: tuple[float, ...]
+    return_s: tuple[float, ...]
     micro_batches: int
     members: tuple[int, ...]
     wrap_s: float = 0.0
@@ -86,15 +88,24 @@ def chains(
     for member in range(width):
         at = [member * len(stage.replicas) // width for stage in stages]
         row = [stage.replicas[position] for stage, position in zip(stages, at, strict=True)]
+        most = max(replica.micro_batches for replica in row)
         sends = tuple(
-            edge.seconds(stages[index], row[index], row[index + 1]) for index in range(last)
+            edge.seconds(stages[index], row[index], row[index + 1])
+            * (row[index].micro_batches / most)
+            for index in range(last)
+        )
+        returns = tuple(
+            sends[index]
+            if _alike(row[index], row[index + 1])
+            else edge.seconds(stages[index + 1], row[index + 1], row[index])
+            * (row[index + 1].micro_batches / most)
+            for index in range(last)
         )
         wrap = edge.seconds(stages[last], row[last], row[0]) if wraps else 0.0
-        key = (*(keys[index][position] for index, position in enumerate(at)), sends, wrap)
+        key = (*(keys[index][position] for index, position in enumerate(at)), sends, returns, wrap)
         members.setdefault(key, []).append(member)
         if key in distinct:
             continue
-        most = max(replica.micro_batches for replica in row)
         parts = []
         for index, (stage, replica) in enumerate(zip(stages, row, strict=True)):
             own = (index, keys[index][at[index]])
@@ -110,12 +121,21 @@ def chains(
                 )
             parts.append(_scaled(times[own], replica.micro_batches / most))
         if configuration.framework == "deepspeed":
+            # What comes in is as much as what goes back through the same boundary.
             parts = [
-                _with_receive(part, sends[index - 1] if index else 0.0, after)
-                for index, (part, after) in enumerate(zip(parts, (*sends, 0.0), strict=True))
+                _with_receive(part, before, after)
+                for part, before, after in zip(parts, (0.0, *returns), (*sends, 0.0), strict=True)
             ]
-        distinct[key] = Chain(tuple(parts), sends, most, (), wrap)
+        distinct[key] = Chain(tuple(parts), sends, returns, most, (), wrap)
     return [replace(chain, members=tuple(members[key])) for key, chain in distinct.items()]
+
+
+def _alike(one: Replica, other: Replica) -> bool:
+    """Whether both pass on as many micro-batches of the same size."""
+    return (one.micro_batches, one.micro_batch_size) == (
+        other.micro_batches,
+        other.micro_batch_size,
+    )
 
 
 def _with_receive(time: ReplicaTime, before_s: float, after_s: float) -> ReplicaTime:

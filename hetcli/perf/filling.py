@@ -65,6 +65,7 @@ def chain_timeline(chain: Chain, name: ScheduleName, micro_batches: int | None =
         [[each.total for each in stage.forward] for stage in chain.stages],
         [[each.total for each in stage.backward] for stage in chain.stages],
         (*chain.send_s, chain.wrap_s),
+        return_s=(*chain.return_s, chain.wrap_s),
         weight_s=[stage.weight_s for stage in chain.stages] if order.splits_backward else None,
         overlap=sends_beside_compute(name),
     )
