@@ -13,6 +13,9 @@ from hetcli.spec.model.architecture import Model
 
 __all__ = ["Chain", "chains", "edge_bytes"]
 
+# An attention mask is cast to half before it is sent.
+_MASK_BYTES = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -82,6 +85,7 @@ def chains(
         for stage in stages
     ]
     edge = _Edges(configuration, costs.model, hardware)
+    mask = _MASK_BYTES * configuration.sequence**2 if configuration.sends_mask else 0
     times: dict[tuple[int, object], ReplicaTime] = {}
     members: dict[tuple[object, ...], list[int]] = {}
     distinct: dict[tuple[object, ...], Chain] = {}
@@ -89,16 +93,19 @@ def chains(
         at = [member * len(stage.replicas) // width for stage in stages]
         row = [stage.replicas[position] for stage, position in zip(stages, at, strict=True)]
         most = max(replica.micro_batches for replica in row)
+        shares = [replica.micro_batches / most for replica in row]
         sends = tuple(
-            edge.seconds(stages[index], row[index], row[index + 1])
-            * (row[index].micro_batches / most)
+            edge.seconds(stages[index], row[index], row[index + 1], mask) * shares[index]
             for index in range(last)
         )
+        # Where both ends work alike a gradient goes back as the activation came.
         returns = tuple(
-            sends[index]
-            if _alike(row[index], row[index + 1])
-            else edge.seconds(stages[index + 1], row[index + 1], row[index])
-            * (row[index + 1].micro_batches / most)
+            shares[index + 1]
+            * (
+                edge.seconds(stages[index], row[index], row[index + 1])
+                if _alike(row[index], row[index + 1])
+                else edge.seconds(stages[index + 1], row[index + 1], row[index])
+            )
             for index in range(last)
         )
         wrap = edge.seconds(stages[last], row[last], row[0]) if wraps else 0.0
@@ -119,12 +126,11 @@ def chains(
                     hardware=hardware,
                     costs=costs,
                 )
-            parts.append(_scaled(times[own], replica.micro_batches / most))
+            parts.append(_scaled(times[own], shares[index]))
         if configuration.framework == "deepspeed":
-            # What comes in is as much as what goes back through the same boundary.
             parts = [
                 _with_receive(part, before, after)
-                for part, before, after in zip(parts, (0.0, *returns), (*sends, 0.0), strict=True)
+                for part, before, after in zip(parts, (0.0, *sends), (*returns, 0.0), strict=True)
             ]
         distinct[key] = Chain(tuple(parts), sends, returns, most, (), wrap)
     return [replace(chain, members=tuple(members[key])) for key, chain in distinct.items()]
@@ -221,15 +227,15 @@ class _Edges:
         self._senders: dict[int, dict[str, int]] = {}
         self._known: dict[tuple[object, ...], float] = {}
 
-    def seconds(self, stage: Stage, here: Replica, there: Replica) -> float:
-        """One activation from `here` to `there`, or its gradient back."""
+    def seconds(self, stage: Stage, here: Replica, there: Replica, mask_bytes: int = 0) -> float:
+        """One activation, or its gradient, from `here` to `there`; every rank adds a mask."""
         source, target = here.devices[0].node, there.devices[0].node
         flows = sending_ranks(self._configuration, stage, here)
         senders = max(1, self._sending(stage)[source] * flows // len(here.devices))
-        key = (source, target, flows, here.micro_batch_size, senders)
+        key = (source, target, flows, here.micro_batch_size, senders, mask_bytes)
         if key not in self._known:
             one, other = self._hardware.by_name[source], self._hardware.by_name[target]
-            nbytes = edge_bytes(self._configuration, self._model, stage, here) / flows
+            nbytes = edge_bytes(self._configuration, self._model, stage, here) / flows + mask_bytes
             sharing = 1 if one is other else max(senders, one.nic_count)
             self._known[key] = p2p_s(nbytes, self._hardware.between(one, other), sharing)
         return self._known[key]

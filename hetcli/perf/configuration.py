@@ -142,6 +142,10 @@ class Configuration:
     # Whether DeepSpeed's tensor ranks each send their part of a boundary activation, as its
     # pipeline engine does by default (`pipe_partitioned`); else one of them sends it whole.
     partitioned_boundaries: bool = True
+    # Whether each tensor rank sends the whole attention mask, in 16 bit, with every activation:
+    # GPT2ModelPipe of Megatron-LM 1.1.5 under DeepSpeed does (deepspeed/runtime/pipe/engine.py,
+    # `_exec_send_activations`). Later models make it anew on every stage.
+    sends_mask: bool = False
     # What gradients are reduced in, where that is not the framework's default.
     gradient_precision: TrainingPrecision | None = None
     # The attention kernel asked for; "auto" takes the best one that each device type has.

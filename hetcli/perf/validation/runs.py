@@ -413,7 +413,8 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
         allow_tf32="Sailor" in row.source,
         # Stages may differ in their tensor-parallel degree there, so that one rank sends all.
         partitioned_boundaries="Sailor" not in row.source,
-        # What AMP's runs spend on gradients over 10 and 50 Gb/s is that of fp32 ones.
+        sends_mask="Megatron-LM v1.1.5 + DeepSpeed" in (row.text("framework") or ""),
+        # The configuration of AMP's runs: `fp32_allreduce` (its examples/ds_config.json).
         gradient_precision="fp32" if "AMP" in row.source else None,
         # DeepSpeed's pipeline engine and the Megatron-LM of 2021 reduce after the last backward.
         overlap_grad_reduce=modern,

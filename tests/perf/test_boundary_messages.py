@@ -1,4 +1,4 @@
-"""Neighbouring stages with unlike numbers of replicas: every replica sends what it works on."""
+"""What stages send each other: every replica what it works on, and back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def hardware() -> Hardware:
     return resolve(Cluster.model_validate_json(json.dumps(document)))
 
 
-def sending_s(hardware: Hardware, *stages: tuple[int, int]) -> tuple[tuple[float, ...], float]:
+def sending_s(
+    hardware: Hardware, *stages: tuple[int, int], sends_mask: bool = False
+) -> tuple[tuple[float, ...], float]:
     """Seconds that a replica of each (replicas, micro-batch size) sends, and a sequence's share."""
     free = iter(hardware.nodes)
     found = [
@@ -87,6 +89,7 @@ def sending_s(hardware: Hardware, *stages: tuple[int, int]) -> tuple[tuple[float
         global_batch=BATCH,
         sequence=SEQUENCE,
         precision="fp16",
+        sends_mask=sends_mask,
     )
     timed = pipeline_time(chains(configuration, pipeline, hardware, Costs(MODEL)), "1f1b")
     one = edge_bytes(configuration, MODEL, found[0], Replica((), 1, 1))
@@ -112,3 +115,11 @@ def test_a_replica_sends_each_of_its_micro_batches_once(
     latencies = 32 * hardware.nodes[0].nic.latency_s
     for seconds, count in zip(found, sequences, strict=True):
         assert count * each < seconds <= count * each + latencies
+
+
+def test_a_mask_travels_with_activations_and_not_with_gradients(hardware: Hardware) -> None:
+    # As many 16-bit numbers as SEQUENCE squared: SEQUENCE / hidden size of the activation.
+    (ahead, back), _ = sending_s(hardware, (4, 1), (4, 1))
+    (masked, unmasked), each = sending_s(hardware, (4, 1), (4, 1), sends_mask=True)
+    assert masked - ahead == pytest.approx(8 * each * SEQUENCE / MODEL.hidden_size)
+    assert unmasked == back
