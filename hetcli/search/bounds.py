@@ -37,6 +37,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+# Seconds in place of none, where something is divided by them.
+TINY = 1e-30
+
 
 def bottleneck_weights(stages: int, micro_batches: int) -> Floats:
     """m - min(m, p - k) for every stage k."""
@@ -170,14 +173,45 @@ def mix_bounds(family: Family, tables: Tables, layers: int, counts: Ints) -> Flo
         counts: stages of each row, [candidates, rows].
     """
     m = family.micro_batches
-    share = m * 2 * family.least_send if family.degrees.virtual_stages == 1 else 0.0
-    share = np.where(np.isfinite(share), share, 0.0)
-    # Inside a run of n stages lie n - 1 boundaries, each of which two stages wait for.
-    spent = (np.maximum(counts - 1, 0) * share / tables.unit_work).sum(axis=1)
-    rates = (counts / tables.unit_work).sum(axis=1)
+    used = counts > 0
+    # Two stages wait for each boundary.
+    inside = _blocking(family, 2 * _within(family, np.arange(counts.shape[1])[None], counts))
+    supports, which = _supports(counts)
+    across = np.array([2 * sum(_gaps(family, each)) for each in supports])[which]
+
+    several = counts.sum(axis=1) > 1
+
+    def least(each: Floats) -> Floats:
+        """The least on the rows that a mix uses."""
+        result: Floats = np.where(used, each, np.inf).min(axis=1)
+        return result
+
+    def ends(price: Floats | float) -> Floats:
+        """What the first and the last stage do beside their layers, at least."""
+        alone, first, last = (
+            least(tables.ends[:, :, role].sum(axis=0) / price) for role in (ALONE, FIRST, LAST)
+        )
+        return np.where(several, first + last, alone)
+
+    def capacity(price: Floats) -> Floats:
+        """Units of work that the time spent on transfers and ends is worth, in all stages."""
+        dearest = np.where(used, price, 0.0).max(axis=1)
+        result: Floats = (inside / price).sum(axis=1) + across / dearest + ends(price)
+        return result
+
     hidden = tables.ends.sum(axis=0).max(axis=1) / tables.unit_work
-    lost = 2 * np.where(counts > 0, hidden, 0.0).max(axis=1)
-    found: Floats = (layers + spent - lost) / rates
+    lost = 2 * np.where(used, hidden, 0.0).max(axis=1)
+    rates = (counts / tables.unit_work).sum(axis=1)
+    found: Floats = (layers + m * capacity(tables.unit_work) - lost) / rates
+    if family.degrees.virtual_stages == 1:
+        # No order of the rows has higher rates than the fastest first, where the weights are least.
+        fastest = np.argsort(tables.unit, kind="stable")
+        weighted = _weighted_rates(m, counts[:, fastest], tables.unit[fastest])
+        passing = layers * least(tables.unit) + inside.sum(axis=1) + across + ends(1.0)
+        passing += (layers + capacity(tables.unit)) / weighted
+        reduced = least(tables.first_reduced)
+        updating = layers / (counts / np.maximum(tables.unit_after[1], TINY)).sum(axis=1)
+        found = np.maximum(found, passing + np.where(several, reduced, 0.0) + updating)
     return found
 
 
@@ -249,12 +283,9 @@ class MixRooms:
     @classmethod
     def of(cls, family: Family, fitted: Fitted, counts: Ints) -> MixRooms:
         """For mixes [candidates, rows]."""
-        supports, which = np.unique(counts > 0, axis=0, return_inverse=True)
-        gaps = np.zeros(len(supports))
-        if family.degrees.virtual_stages == 1:
-            for index, each in enumerate(supports):
-                gaps[index] = _widest_gap(family, np.flatnonzero(each))
-        return cls(family, fitted, counts, which.ravel(), gaps)
+        supports, which = _supports(counts)
+        gaps = np.array([max(_gaps(family, each), default=0.0) for each in supports])
+        return cls(family, fitted, counts, which, gaps)
 
     def layers(self, seconds: float) -> Ints:
         """Layers that have room at most, [candidates]."""
@@ -272,23 +303,33 @@ class MixRooms:
         return found - lost[self.support]
 
 
-def _widest_gap(family: Family, rows: Ints) -> float:
-    """Seconds of the slowest boundary of the best tree that joins the pools of some rows.
+def _supports(counts: Ints) -> tuple[Bools, Ints]:
+    """Which rows mixes use, each combination once, and that of every mix."""
+    bits = 1 << np.arange(counts.shape[1])
+    _, first, which = np.unique((counts > 0) @ bits, return_index=True, return_inverse=True)
+    return counts[first] > 0, which.ravel()
 
-    Every order of the pools has a boundary that is as slow, or slower.
+
+def _gaps(family: Family, used: Bools) -> list[float]:
+    """Seconds of the boundaries of the best tree that joins the pools of the rows used.
+
+    In every order of the pools the boundaries together take as long, and the slowest of them is
+    as slow, or slower; none where sends hide behind computation.
     """
-    left = list({int(family.pool[row]): int(row) for row in rows}.values())
-    joined, widest = [left.pop()], 0.0
+    if family.degrees.virtual_stages > 1:
+        return []
+    left = list({int(family.pool[row]): int(row) for row in np.flatnonzero(used)}.values())
+    joined, gaps = [left.pop()], []
     while left:
         gap, following = min(
-            (min(float(family.luckiest[one, other]), float(family.luckiest[other, one])), other)
+            (float(family.least_across[one, other]), other)
             for one in joined
             for other in left
         )
-        widest = max(widest, gap)
+        gaps.append(gap)
         left.remove(following)
         joined.append(following)
-    return widest
+    return gaps
 
 
 def _finite(seconds: Floats) -> Floats:
@@ -305,6 +346,13 @@ def _blocking(family: Family, seconds: Floats) -> Floats:
 def _sends(family: Family, rows: Ints, counts: Ints) -> tuple[Floats, Floats]:
     """Seconds of all boundaries inside each run, and of those between runs, one direction."""
     regular = is_regular(family, rows, counts)
+    one, other = rows[:, :-1], rows[:, 1:]
+    across = np.where(regular[:, :-1], family.send[one, other], family.luckiest[one, other])
+    return _within(family, rows, counts), across
+
+
+def _within(family: Family, rows: Ints, counts: Ints) -> Floats:
+    """Seconds of all boundaries inside each run, one direction, [candidates, runs]."""
     per_node = np.array([row.per_node or 0 for row in family.rows])[rows]
     leaving = np.where(per_node > 0, (counts - 1) // np.maximum(per_node, 1), counts - 1)
     staying = counts - 1 - leaving
@@ -314,10 +362,9 @@ def _sends(family: Family, rows: Ints, counts: Ints) -> tuple[Floats, Floats]:
         return result
 
     alike = seconds(staying, family.inside[rows]) + seconds(leaving, np.diagonal(family.send)[rows])
-    within = np.where(regular, alike, seconds(counts - 1, family.least_send[rows]))
-    one, other = rows[:, :-1], rows[:, 1:]
-    across = np.where(regular[:, :-1], family.send[one, other], family.luckiest[one, other])
-    return within, across
+    lucky = seconds(counts - 1, family.least_send[rows])
+    found: Floats = np.where(is_regular(family, rows, counts), alike, lucky)
+    return found
 
 
 def _weighted_rates(m: int, counts: Ints, unit: Floats) -> Floats:
@@ -326,7 +373,7 @@ def _weighted_rates(m: int, counts: Ints, unit: Floats) -> Floats:
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, m + 1))])
     ends = np.cumsum(counts, axis=1)
     stages = ends[:, -1:]
-    upper = harmonic[m - stages + ends - 1]
+    upper = harmonic[np.maximum(m - stages + ends - 1, 0)]
     lower = harmonic[np.maximum(m - stages + ends - counts - 1, 0)]
     weighted = ((upper - lower) / unit).sum(axis=1)
     # With m = p the first stage has weight 0: it takes any number of layers.
@@ -341,13 +388,12 @@ def after_pipeline(tables: Tables, layers: int, rows: Ints, counts: Ints) -> tup
     by all: on the largest stage they take at least what they would on an average one.
     """
     late, update = tables.unit_after[:, rows]
-    tiny = 1e-30
-    updating = layers / (counts / np.maximum(update, tiny)).sum(axis=1)
+    updating = layers / (counts / np.maximum(update, TINY)).sum(axis=1)
     stages = counts.sum(axis=1)
     first, last = rows[:, 0], rows[:, -1]
     head = np.where(stages == 1, tables.ends[0, first, ALONE], tables.ends[0, first, FIRST])
     tail = np.where(stages == 1, 0.0, tables.ends[0, last, LAST])
-    hidden = head / np.maximum(late[:, 0], tiny) + tail / np.maximum(late[:, -1], tiny)
-    shown = (layers - hidden) / (counts / np.maximum(late, tiny)).sum(axis=1)
+    hidden = head / np.maximum(late[:, 0], TINY) + tail / np.maximum(late[:, -1], TINY)
+    shown = (layers - hidden) / (counts / np.maximum(late, TINY)).sum(axis=1)
     gathering = np.where((late > 0).all(axis=1), np.maximum(shown, 0.0), 0.0)
     return np.where(stages > 1, tables.first_reduced[first], 0.0), updating + gathering

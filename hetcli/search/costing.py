@@ -107,6 +107,13 @@ class Family:
         """The fastest boundary between two stages of a row."""
         return np.minimum(self.inside, np.diagonal(self.luckiest))
 
+    @cached_property
+    def least_across(self) -> Floats:
+        """The fastest boundary between stages of two rows, whichever comes first, [rows, rows]."""
+        placed_alike = (self.most <= self.regular)[:, None]
+        found = np.where(placed_alike, self.send, self.luckiest)
+        return np.minimum(found, found.T)
+
 
 @dataclass(eq=False)
 class Costing:
