@@ -28,6 +28,7 @@ __all__ = [
     "is_regular",
     "made_within",
     "mix_bounds",
+    "pipeline_bounds",
     "row_caps",
     "row_rooms",
     "shape_bounds",
@@ -49,6 +50,33 @@ def bottleneck_weights(stages: int, micro_batches: int) -> Floats:
     return weights
 
 
+def pipeline_bounds(
+    unit: Floats, most: Ints, layers: int, micro_batches: int, deepest: int, *, passes: bool
+) -> Floats:
+    """Seconds that no pipeline of 1, 2, .. stages beats, from what its layers alone take.
+
+    Args:
+        unit: seconds of a micro-batch on each pool, the mean layer of one pool being a unit.
+        most: stages that each pool holds.
+        layers: of the model.
+        micro_batches: of a replica.
+        deepest: most stages of a pipeline.
+        passes: whether a stage holds as many micro-batches as 1F1B lets it.
+    """
+    fastest = np.argsort(unit, kind="stable")
+    ready = np.repeat(unit[fastest], np.minimum(most[fastest], deepest))[:deepest]
+    working: Floats = micro_batches * layers / np.cumsum(1 / ready)
+    if not passes:
+        return working
+    # With n stages the first one has weight m - n, the last one m - 1. The fastest stage is paired
+    # with the least weight: no assignment does better.
+    number, place = np.arange(1, len(ready) + 1)[:, None], np.arange(len(ready))
+    weights = np.maximum(micro_batches - number + place, 1e-9)
+    rates = np.where(place < number, 1 / (ready * weights), 0.0).sum(axis=1)
+    passing: Floats = layers * ready[0] + layers / rates
+    return np.maximum(working, passing)
+
+
 def family_bound(
     family: Family, tables: Tables, layers: int, deepest: int, stages: int | None
 ) -> float:
@@ -61,49 +89,37 @@ def family_bound(
         deepest: most stages of a pipeline.
         stages: their number where it is fixed.
     """
-    alone = float(tables.work[:, -1, ALONE, -1].min())
-    if stages is None:
-        return min(alone, _several(family, tables, layers, 2, deepest))
-    return alone if stages == 1 else _several(family, tables, layers, stages, stages)
+    found = np.full(deepest + 1, np.inf)
+    found[1] = tables.work[:, -1, ALONE, -1].min()
+    found[2:] = _several(family, tables, layers, deepest)
+    return float(found.min() if stages is None else found[stages])
 
 
-def _several(family: Family, tables: Tables, layers: int, fewest: int, deepest: int) -> float:
-    """The bound over all pipelines of `fewest` to `deepest` stages."""
+def _several(family: Family, tables: Tables, layers: int, deepest: int) -> Floats:
+    """The bounds over all pipelines of 2, 3, .. stages."""
     m = family.micro_batches
-    if fewest > deepest:
-        return float("inf")
-    pools = np.unique(family.pool)
-    most = np.array([family.most[family.pool == pool][0] for pool in pools])
+    found = np.full(deepest - 1, np.inf)
     send = _least_send(family)
     each = np.minimum.reduce(
         [
             tables.work[:, -1, role] + (m * ways * send)[:, None]
             for role, ways in ((MIDDLE, 2), (FIRST, 1), (LAST, 1))
         ]
-    )
+    )[:, 1:]
     # Every stage takes its share within the step; each entry is room for one more layer.
-    work = np.array([each[family.pool == pool].min(axis=0)[1:] for pool in pools])
-    order = np.argsort(work, axis=None)
-    room = np.cumsum(np.repeat(most, layers)[order])
+    order = np.argsort(each, axis=None)
+    room = np.cumsum(np.repeat(family.most, layers)[order])
     enough = int(np.searchsorted(room, layers))
     if enough == len(room):
-        return float("inf")
-    working = float(work.ravel()[order[enough]])
-    unit = np.array([tables.unit[family.pool == pool].min() for pool in pools])
-    fastest = np.argsort(unit, kind="stable")
-    ready = np.repeat(unit[fastest], np.minimum(most[fastest], deepest))[:deepest]
-    if len(ready) < fewest:
-        return float("inf")
-    if family.degrees.virtual_stages > 1:
-        return working
-    # With n stages the first one has weight m - n, the last one m - 1. The fastest stage is paired
-    # with the least weight: no assignment does better.
-    number = np.arange(fewest, len(ready) + 1)
-    place = np.arange(len(ready))
-    weights = np.maximum(m - number[:, None] + place, 1e-9)
-    rates = np.where(place < number[:, None], 1 / (ready * weights), 0.0).sum(axis=1)
-    passing = layers * ready[0] + layers / rates + 2 * (number - 1) * send.min()
-    return max(working, float(passing.min()))
+        return found
+    plain = family.degrees.virtual_stages == 1
+    several = pipeline_bounds(tables.unit, family.most, layers, m, deepest, passes=plain)[1:]
+    if plain:
+        first, last = (tables.ends[:, :, role].sum(axis=0).min() for role in (FIRST, LAST))
+        several += 2 * np.arange(1, len(several) + 1) * send.min()
+        several += first + last + tables.first_reduced.min()
+    found[: len(several)] = np.maximum(several, each.ravel()[order[enough]])
+    return found
 
 
 def _least_send(family: Family) -> Floats:

@@ -25,6 +25,7 @@ from hetcli.search.bounds import (
     has_room,
     made_within,
     mix_bounds,
+    pipeline_bounds,
     row_caps,
     row_rooms,
     shape_bounds,
@@ -186,12 +187,14 @@ class Grid:
         if not most.any() or self._deepest(degrees, most) < (stages or 1):
             return np.inf
         unit = self.costing.unit_seconds(degrees, most)
-        work = self.costing.micro_batches(degrees) * self.layers
+        m = self.costing.micro_batches(degrees)
         if self.problem.workload.objective == "cost":
             hourly = [pool.node.price_per_device_hour or 0.0 for pool in self.problem.pools]
             dollars = unit * degrees.devices_per_stage / SECONDS_PER_HOUR
-            return float(work * (dollars * hourly)[most > 0].min())
-        return float(work / (most / unit).sum())
+            return float(m * self.layers * (dollars * hourly)[most > 0].min())
+        deepest, plain = self._deepest(degrees, most), degrees.virtual_stages == 1
+        found = pipeline_bounds(unit, most, self.layers, m, deepest, passes=plain)
+        return float(found.min() if stages is None else found[stages - 1])
 
     def _cost(self, value: float, degrees: Degrees) -> None:
         """Queue a family with the costs of its stages."""
