@@ -11,7 +11,7 @@ from hetcli.perf.hardware import Hardware, Node
 from hetcli.perf.stage import Costs, Pass, ReplicaTime, replica_time
 from hetcli.spec.model.architecture import Model
 
-__all__ = ["Chain", "chains", "edge_bytes"]
+__all__ = ["Chain", "boundary_seconds", "chains", "edge_bytes"]
 
 # An attention mask is cast to half before it is sent.
 _MASK_BYTES = 2
@@ -142,6 +142,13 @@ def _alike(one: Replica, other: Replica) -> bool:
         other.micro_batches,
         other.micro_batch_size,
     )
+
+
+def boundary_seconds(configuration: Configuration, model: Model, hardware: Hardware) -> float:
+    """Seconds of the first boundary of the first pipeline, one direction, first replica."""
+    here, there = configuration.pipelines[0].stages[:2]
+    edges = _Edges(configuration, model, hardware)
+    return edges.seconds(here, here.replicas[0], there.replicas[0])
 
 
 def _with_receive(time: ReplicaTime, before_s: float, after_s: float) -> ReplicaTime:

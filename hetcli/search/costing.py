@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcli.perf.chains import chains
+from hetcli.perf.chains import boundary_seconds
 from hetcli.perf.configuration import (
     Configuration,
     DeviceId,
@@ -123,7 +123,10 @@ class Costing:
     _costs: Costs = field(init=False)
     _passes: dict[object, Passes] = field(default_factory=dict)
     _tails: dict[object, Tail] = field(default_factory=dict)
+    _units: dict[object, Floats] = field(default_factory=dict)
+    _choices: dict[int, tuple[RecomputeChoice, ...]] = field(default_factory=dict)
     _sends: dict[object, float] = field(default_factory=dict)
+    _transferred: dict[object, tuple[Floats, Floats, Floats]] = field(default_factory=dict)
     _orders: dict[tuple[int, ...], Orders] = field(default_factory=dict)
     _groups: dict[object, list[tuple[DeviceId, ...]]] = field(default_factory=dict)
 
@@ -181,18 +184,20 @@ class Costing:
         Infinite on pools without a stage. Where layers are unlike, a pool does some of them faster
         than others; the least ratio never overestimates.
         """
-        found = np.full(len(self.problem.pools), np.inf)
-        units: Floats | None = None
-        for pool in self.problem.pools:
-            if not most_stages[pool.index]:
-                continue
-            recompute = recomputes(self.problem, pool)[-1]
-            passes = self.passes(replace(degrees, recompute=recompute), pool)
-            each = np.diff(passes.layers.sum(axis=0))
-            if units is None:
-                units = each / each.mean()
-            found[pool.index] = (each / units).min()
-        return found
+        key = (_without_data(degrees), _reach(degrees), tuple(most_stages > 0))
+        if key not in self._units:
+            found = np.full(len(self.problem.pools), np.inf)
+            units: Floats | None = None
+            for pool in self.problem.pools:
+                if not most_stages[pool.index]:
+                    continue
+                passes = self.passes(degrees, pool, self._recomputes(pool)[-1])
+                each = np.diff(passes.layers.sum(axis=0))
+                if units is None:
+                    units = each / each.mean()
+                found[pool.index] = (each / units).min()
+            self._units[key] = found
+        return self._units[key]
 
     def micro_batches(self, degrees: Degrees) -> int:
         """Micro-batches of one replica."""
@@ -229,7 +234,7 @@ class Costing:
             )
             if not regular_everywhere and len(pool.nodes) > 1:
                 regular = 0
-            choices = recomputes(self.problem, pool)
+            choices = self._recomputes(pool)
             rows.append(
                 Row(
                     pool=pool,
@@ -239,9 +244,7 @@ class Costing:
                         pool, tensor=degrees.tensor, members=degrees.members, stages=1
                     ),
                     choices=choices,
-                    passes=tuple(
-                        self.passes(replace(degrees, recompute=choice), pool) for choice in choices
-                    ),
+                    passes=tuple(self.passes(degrees, pool, choice) for choice in choices),
                     tail=self._tail(degrees, pool),
                 )
             )
@@ -251,30 +254,27 @@ class Costing:
 
     # --- passes ---------------------------------------------------------------------------------
 
-    def passes(self, degrees: Degrees, pool: Pool) -> Passes:
+    def passes(self, degrees: Degrees, pool: Pool, recompute: RecomputeChoice) -> Passes:
         """Costs of layers and ends on a pool."""
         # Layers cost the same whatever dp is, unless experts are shared over replicas.
-        reach = -(-degrees.expert * degrees.expert_tensor // (degrees.tensor * degrees.context))
-        key = (_without_data(degrees), reach, degrees.recompute, pool.index)
+        key = (_without_data(degrees), _reach(degrees), recompute, pool.index)
         if key not in self._passes:
-            self._passes[key] = self._ask_passes(degrees, pool, reach)
+            members = self._members(degrees, pool, _reach(degrees))
+            configuration = self._probe(replace(degrees, recompute=recompute), [members])
+            each, first, last = stage_passes(self.problem, configuration, self._costs)
+            ends = np.array([np.zeros(2), last, first, first + last])
+            self._passes[key] = Passes(cumulated(each), ends.T)
         return self._passes[key]
 
-    def _ask_passes(self, degrees: Degrees, pool: Pool, reach: int) -> Passes:
-        configuration = self._probe(degrees, [self._members(degrees, pool, reach)])
-        each, first, last = stage_passes(self.problem, configuration, self._costs)
-        ends = np.array([np.zeros(2), last, first, first + last])
-        return Passes(cumulated(each), ends.T)
+    def _recomputes(self, pool: Pool) -> tuple[RecomputeChoice, ...]:
+        if pool.index not in self._choices:
+            self._choices[pool.index] = recomputes(self.problem, pool)
+        return self._choices[pool.index]
 
     # --- after the last backward pass -----------------------------------------------------------
 
     def _tail(self, degrees: Degrees, pool: Pool) -> Tail:
-        key = (
-            _without_data(replace(degrees, micro_batch_size=1)),
-            degrees.zero_stage,
-            degrees.data,
-            pool.index,
-        )
+        key = (_of_states(degrees), degrees.data, pool.index)
         if key not in self._tails:
             configuration = self._probe(degrees, [self._members(degrees, pool, degrees.data)])
             self._tails[key] = tail_of(self.problem, configuration, configuration.stages[0])
@@ -310,32 +310,42 @@ class Costing:
 
     def _transfers(self, degrees: Degrees, rows: Sequence[Row]) -> tuple[Floats, Floats, Floats]:
         """`send`, `luckiest` and `inside` of the rows; there are none without a second stage."""
-        pools = list({row.pool.index: row.pool for row in rows}.values())
-        size = len(self.problem.pools)
+        where = np.array([row.pool.index for row in rows])
+        together = [
+            min(degrees.data, max(1, row.pool.groups_per_node(degrees.tensor) // degrees.context))
+            for row in rows
+        ]
+        key = (_of_messages(degrees), tuple(where), tuple(together))
+        if key not in self._transferred:
+            self._transferred[key] = self._ask_transfers(degrees, rows, together)
+        return self._transferred[key]
+
+    def _ask_transfers(
+        self, degrees: Degrees, rows: Sequence[Row], together: Sequence[int]
+    ) -> tuple[Floats, Floats, Floats]:
+        size = len(rows)
         send, luckiest = np.full((size, size), np.inf), np.full((size, size), np.inf)
         inside = np.full(size, np.inf)
-        for a in pools:
-            if a.groups_per_node(degrees.tensor) > degrees.context:
-                inside[a.index] = self._send(degrees, a, a, 1, inside=True)
-            per_node = max(1, a.groups_per_node(degrees.tensor) // degrees.context)
-            for b in pools:
-                if a is b and len(a.nodes) == 1:
+        for one, here in enumerate(rows):
+            if here.pool.groups_per_node(degrees.tensor) > degrees.context:
+                inside[one] = self._send(degrees, here.pool, here.pool, 1, inside=True)
+            for other, there in enumerate(rows):
+                if one == other and len(here.pool.nodes) == 1:
                     continue
-                for table, data in ((send, min(degrees.data, per_node)), (luckiest, 1)):
-                    table[a.index, b.index] = self._send(degrees, a, b, data, inside=False)
-        where = np.array([row.pool.index for row in rows])
-        return send[np.ix_(where, where)], luckiest[np.ix_(where, where)], inside[where]
+                for table, data in ((send, together[one]), (luckiest, 1)):
+                    table[one, other] = self._send(
+                        degrees, here.pool, there.pool, data, inside=False
+                    )
+        return send, luckiest, inside
 
     def _send(self, degrees: Degrees, a: Pool, b: Pool, data: int, *, inside: bool) -> float:
-        key = (_without_data(degrees), data, a.index, b.index, inside)
+        key = (_of_messages(degrees), data, a.index, b.index, inside)
         if key not in self._sends:
             here = self._members(degrees, a, data)
             there = here if inside else self._members(degrees, b, data, skip=1 if a is b else 0)
-            configuration = self._probe(degrees, [here, there])
-            found = chains(
-                configuration, configuration.pipelines[0], self.problem.hardware, self._costs
+            self._sends[key] = boundary_seconds(
+                self._probe(degrees, [here, there]), self.problem.model, self.problem.hardware
             )
-            self._sends[key] = found[0].send_s[0]
         return self._sends[key]
 
     # --- probes ---------------------------------------------------------------------------------
@@ -423,6 +433,36 @@ def stage_passes(
         each[:, start : start + run.count] = ask(LayerRange(start, 1))[:, None]
         start += run.count
     return each, ask(LayerRange(0, 0), first=True), ask(LayerRange(0, 0), last=True)
+
+
+def _reach(degrees: Degrees) -> int:
+    """Replicas over which experts are shared."""
+    return -(-degrees.expert * degrees.expert_tensor // (degrees.tensor * degrees.context))
+
+
+def _of_states(degrees: Degrees) -> tuple[object, ...]:
+    """What the states of a stage depend on beside its replicas."""
+    return (
+        degrees.precision,
+        degrees.tensor,
+        degrees.context,
+        degrees.expert,
+        degrees.expert_tensor,
+        degrees.offload,
+        degrees.sequence_parallel,
+        degrees.zero_stage,
+    )
+
+
+def _of_messages(degrees: Degrees) -> tuple[object, ...]:
+    """What the messages between stages depend on."""
+    return (
+        degrees.precision,
+        degrees.tensor,
+        degrees.context,
+        degrees.micro_batch_size,
+        degrees.sequence_parallel,
+    )
 
 
 def _without_data(degrees: Degrees) -> tuple[object, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,8 @@ class Limits:
     model: Model
     workload: Pretrain
     _each: Ints = field(init=False)
-    _tables: dict[tuple[Degrees, int, bool], Ints] = field(default_factory=dict)
-    _ranges: dict[tuple[Degrees, int, int, bool, bool, bool], Bools] = field(default_factory=dict)
+    _tables: dict[object, Ints] = field(default_factory=dict)
+    _ranges: dict[object, Bools] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kinds = list(dict.fromkeys(run.layer for run in self.model.layers))
@@ -82,7 +82,7 @@ class Limits:
         The role is 2 x (holds the embedding) + (holds the head); -1 where not even no layer fits.
         Where layers are unlike, the lightest kind counts: a bound, not a promise.
         """
-        key = (replace(degrees, virtual_stages=1), pool.index, pipelined)
+        key = (degrees, pool.device_type, pipelined)
         table = self._tables.get(key)
         if table is None or table.shape[1] < held:
             table = self._most_layers(degrees, pool, held, pipelined=pipelined)
@@ -124,7 +124,7 @@ class Limits:
         self, degrees: Degrees, pool: Pool, held: int, *, first: bool, last: bool, pipelined: bool
     ) -> Bools:
         """Whether layers i to j - 1 fit on a stage, [layers + 1, layers + 1]."""
-        key = (replace(degrees, virtual_stages=1), pool.index, held, first, last, pipelined)
+        key = (degrees, pool.device_type, held, first, last, pipelined)
         if key not in self._ranges:
             peak = self.range_peaks(
                 degrees, pool, held, first=first, last=last, pipelined=pipelined
