@@ -231,19 +231,22 @@ def mix_bounds(family: Family, tables: Tables, layers: int, counts: Ints) -> Flo
     return found
 
 
-def row_caps(family: Family, fitted: Fitted, seconds: float, gap: float = 0.0) -> Ints:
-    """Layers that no stage exceeds in a step of so many seconds, [rows, micro-batches in flight].
+def row_caps(family: Family, fitted: Fitted, seconds: Floats | float, gap: float = 0.0) -> Ints:
+    """Layers that no stage exceeds in a step of so many seconds.
 
-    It is for stages with a neighbour: each sends one way at least, in `gap` seconds or more.
+    [.., rows, micro-batches in flight] for seconds [..]. It is for stages with a neighbour: each
+    sends one way at least, in `gap` seconds or more.
     """
     m = family.micro_batches
+    step = np.asarray(seconds, dtype=np.float64)[..., None]
     send = _least_send(family)
     far = np.maximum(send, gap) if family.degrees.virtual_stages == 1 else send
-    caps = np.full(fitted.work.shape[:1] + fitted.work.shape[2:3], -1)
-    for role, other in ((MIDDLE, send), (FIRST, 0.0), (LAST, 0.0)):
-        room = seconds - m * (far + other)
-        caps = np.maximum(caps, count_within(fitted.work[:, role], room[:, None]))
-    return caps
+    caps = [
+        count_within(fitted.work[:, role], (step - m * (far + other))[..., None])
+        for role, other in ((MIDDLE, send), (FIRST, 0.0), (LAST, 0.0))
+    ]
+    found: Ints = np.maximum.reduce(caps)
+    return found
 
 
 def made_within(family: Family, fitted: Fitted, counts: Ints, layers: int, seconds: float) -> Bools:
@@ -260,11 +263,11 @@ def made_within(family: Family, fitted: Fitted, counts: Ints, layers: int, secon
 def row_rooms(caps: Ints) -> Ints:
     """Layers that the last 0, 1, .. stages of a pipeline hold, each at most its `caps`.
 
-    [rows, stages + 1]; no other stages of the row hold more, since no others hold fewer
+    [.., rows, stages + 1]; no other stages of the row hold more, since no others hold fewer
     micro-batches.
     """
-    found = np.zeros((caps.shape[0], caps.shape[1] + 1), dtype=np.int64)
-    np.cumsum(np.maximum(caps, 0), axis=1, out=found[:, 1:])
+    found = np.zeros((*caps.shape[:-1], caps.shape[-1] + 1), dtype=np.int64)
+    np.cumsum(np.maximum(caps, 0), axis=-1, out=found[..., 1:])
     return found
 
 
@@ -272,27 +275,23 @@ def has_room(family: Family, fitted: Fitted, layers: int, deepest: int) -> bool:
     """Whether the pools, each full of the rows that hold most, have memory for all layers."""
     if np.isfinite(fitted.alone).any():
         return True
-    caps = row_caps(family, fitted, np.inf)
-    found = 0
-    for pool in np.unique(family.pool):
-        rows = family.pool == pool
-        room = row_rooms(caps[rows].max(axis=0, keepdims=True))[0]
-        stages = min(int(family.most[rows].max()), deepest, len(room) - 1)
-        found += int(room[stages])
-    return found >= layers
+    room = row_rooms(row_caps(family, fitted, np.inf))
+    stages = np.minimum(family.most, deepest)
+    return bool(room[np.arange(len(room)), stages].sum() >= layers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixRooms:
     """How many layers mixes can hold in a step of some time, whatever their order.
 
-    `gaps[i]` are seconds of a boundary that mixes of support i have in every order, or a slower
-    one; `support` is the one of each mix.
+    `gaps[i]` are seconds of a boundary that mixes with the rows of `supports[i]` have in every
+    order, or a slower one; `support` is that of each mix.
     """
 
     family: Family
     fitted: Fitted
     counts: Ints
+    supports: Bools
     support: Ints
     gaps: Floats
 
@@ -301,22 +300,22 @@ class MixRooms:
         """For mixes [candidates, rows]."""
         supports, which = _supports(counts)
         gaps = np.array([max(_gaps(family, each), default=0.0) for each in supports])
-        return cls(family, fitted, counts, which, gaps)
+        return cls(family, fitted, counts, supports, which, gaps)
 
-    def layers(self, seconds: float) -> Ints:
-        """Layers that have room at most, [candidates]."""
+    def layers(self, seconds: Floats) -> Ints:
+        """Layers that have room at most in steps of so many seconds, [steps, candidates]."""
         caps = np.maximum(row_caps(self.family, self.fitted, seconds), 0)
         room = row_rooms(caps)
-        found: Ints = room[np.arange(len(caps)), self.counts].sum(axis=1)
-        lost = np.zeros(len(self.gaps), dtype=np.int64)
+        rows = np.arange(self.counts.shape[1])
+        found = np.array([each[rows, self.counts].sum(axis=1) for each in room])
+        lost = np.zeros((len(seconds), len(self.gaps)), dtype=np.int64)
         for gap in np.unique(self.gaps[self.gaps > 0]):
             # Two stages wait for it.
             far = np.maximum(row_caps(self.family, self.fitted, seconds, float(gap)), 0)
-            less = (caps - far).min(axis=1)
+            less = (caps - far).min(axis=-1)
             for index in np.flatnonzero(self.gaps == gap):
-                mix = int(np.flatnonzero(self.support == index)[0])
-                lost[index] = 2 * int(less[self.counts[mix] > 0].min())
-        return found - lost[self.support]
+                lost[:, index] = 2 * less[:, self.supports[index]].min(axis=1)
+        return found - lost[:, self.support]
 
 
 def _supports(counts: Ints) -> tuple[Bools, Ints]:
@@ -338,9 +337,7 @@ def _gaps(family: Family, used: Bools) -> list[float]:
     joined, gaps = [left.pop()], []
     while left:
         gap, following = min(
-            (float(family.least_across[one, other]), other)
-            for one in joined
-            for other in left
+            (float(family.least_across[one, other]), other) for one in joined for other in left
         )
         gaps.append(gap)
         left.remove(following)

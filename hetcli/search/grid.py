@@ -302,11 +302,11 @@ class Grid:
     def _whole_layers(self, home: Open, counts: Ints, low: float, high: float) -> Floats:
         """Seconds below which the stages of mixes have no room for all layers, [candidates]."""
         assert home.fitted is not None
-        found = np.zeros(len(counts))
-        several = counts.sum(axis=1) > 1
-        rooms = MixRooms.of(home.family, home.fitted, counts)
-        for seconds in np.linspace(low, high, STEPS + 1):
-            found[several & (rooms.layers(float(seconds)) < self.layers)] = seconds
+        seconds = np.linspace(low, high, STEPS + 1)
+        held = MixRooms.of(home.family, home.fitted, counts).layers(seconds)
+        # More time never has less room.
+        lacking = ((held < self.layers) & (counts.sum(axis=1) > 1)).sum(axis=0)
+        found: Floats = np.concatenate([[0.0], seconds])[lacking]
         return found
 
     def _legal(self, family: Family, counts: Ints, pruned: Counter[str]) -> Ints:

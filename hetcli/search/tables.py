@@ -85,27 +85,31 @@ class Tables:
         rows = family.rows
         most = max(len(row.choices) for row in rows)
         size = rows[0].passes[0].layers.shape[1]
-        seconds = np.full((len(rows), most, 4, size), np.inf)
-        work, after = seconds.copy(), seconds.copy()
-        reduced = np.full((len(rows), most), np.inf)
         tail = np.array([row.tail.layers for row in rows])
         tail_ends = np.array([row.tail.ends for row in rows])
         ends = np.array([row.passes[-1].ends for row in rows])
-        for back in range(1, most + 1):
-            having = np.array([at for at, row in enumerate(rows) if len(row.choices) >= back])
-            stages = _Stages(
-                family,
-                np.array([rows[at].passes[-back].layers for at in having]),
-                ends[having],
-                tail[having],
-                tail_ends[having],
-            )
-            for role in (MIDDLE, LAST, FIRST, ALONE):
-                found = stages.least(role, kinds)
-                seconds[having, -back, role], work[having, -back, role] = found[:2]
-                after[having, -back, role] = found[3]
-                if role == FIRST:
-                    reduced[having, -back] = found[2]
+        # Every row with each of its choices, counted from the last one.
+        row_of = np.array([at for at, row in enumerate(rows) for _ in row.choices])
+        back = np.array(
+            [choice - len(row.choices) for row in rows for choice in range(len(row.choices))]
+        )
+        stages = _Stages(
+            family,
+            np.array([passes.layers for row in rows for passes in row.passes]),
+            ends[row_of],
+            tail[row_of],
+            tail_ends[row_of],
+        )
+        found = stages.least(kinds)
+        seconds = np.full((len(rows), most, 4, size), np.inf)
+        work, after = seconds.copy(), seconds.copy()
+        reduced = np.full((len(rows), most), np.inf)
+        seconds[row_of, back], work[row_of, back], after[row_of, back] = (
+            found[0],
+            found[1],
+            found[3],
+        )
+        reduced[row_of, back] = found[2][:, FIRST]
         passes = np.array([row.passes[-1].layers for row in rows])
         unit, unit_work, unit_after = _per_unit(family, np.diff(passes), np.diff(tail))
         return cls(
@@ -175,53 +179,55 @@ class _Stages:
     tail: Floats
     tail_ends: Floats
 
-    def least(self, role: int, kinds: Ints) -> tuple[Floats, Floats, Floats, Floats]:
-        """`seconds`, `work`, the least reduction [rows], and `after` of a role.
+    def least(self, kinds: Ints) -> tuple[Floats, Floats, Floats, Floats]:
+        """`seconds`, `work`, the least reduction [rows, roles], and `after`, for every role.
 
         Of a collective of s seconds behind a pass of c, with n buckets, sticks out
         s / n + max(0, s - c) (n - 1) / n. Its two cases are linear in s and c, so layers of unlike
         kinds together take at least as much as the lighter of the kinds alone, in either case.
         """
-        number = np.arange(self.passes.shape[2])
-        buckets = np.maximum(number, 1)
+        buckets = np.maximum(np.arange(self.passes.shape[2]), 1)
         m = self.family.micro_batches
-        forward, backward = self._of(self.passes, self.ends, role, kinds)
-        reduced, gathered, updated = self._of(self.tail, self.tail_ends, role, kinds)
+        forward, backward = self._of(self.passes, self.ends, kinds)
+        reduced, gathered, updated = self._of(self.tail, self.tail_ends, kinds)
         share = (buckets - 1) / buckets
         # What nothing hides sticks out whole.
         behind = backward if self.family.degrees.overlap_grad_reduce else 0.0
         late = (reduced - behind) * share
-        if role != ALONE and _hides_any(self.family):
-            late = np.zeros_like(reduced)
+        if _hides_any(self.family):
+            late[:, :, [MIDDLE, LAST, FIRST]] = 0.0
         later = np.zeros_like(gathered)
         gathering = gathered
         if _hides(self.family):
             gathering, later = gathered / buckets, (gathered - forward) * share
         both = forward + backward
-        always = m * both + updated + reduced / buckets + gathering
+        once = reduced / buckets
+        always = m * both + updated + once + gathering
         work = np.maximum.reduce(
             [(always + more).min(axis=0) for more in (0.0, late, later, late + later)]
         )
-        sticking = np.maximum(
-            (reduced / buckets).min(axis=0), (reduced / buckets + late).min(axis=0)
-        )
+        sticking = np.maximum(once.min(axis=0), (once + late).min(axis=0))
         after = np.maximum(
             (gathering + updated).min(axis=0), (gathering + later + updated).min(axis=0)
         )
-        return both.min(axis=0), _rising(work), sticking.min(axis=1), _rising(after)
+        return both.min(axis=0), _rising(work), sticking.min(axis=-1), _rising(after)
 
-    def _of(self, layers: Floats, ends: Floats, role: int, kinds: Ints) -> Floats:
-        """Seconds with n layers, [items, kinds, rows, layers + 1]; unlike kinds only in between."""
-        if role == LAST:
-            found = (layers[..., -1:] - layers[..., ::-1])[None]
-        elif role == MIDDLE and len(kinds) > 1:
-            number = np.arange(layers.shape[2])
-            found = np.array(
-                [(layers[..., at + 1] - layers[..., at])[..., None] * number for at in kinds]
-            )
-        else:
-            found = layers[None]
-        result: Floats = (found + ends[None, :, :, role, None]).transpose(2, 0, 1, 3)
+    def _of(self, layers: Floats, ends: Floats, kinds: Ints) -> Floats:
+        """Seconds with n layers, [items, kinds, rows, roles, layers + 1].
+
+        Where layers are unlike, a stage in the middle may have those of any one kind.
+        """
+        number = np.arange(layers.shape[2])
+        found = np.empty((len(kinds), *layers.shape[:2], 4, layers.shape[2]))
+        found[...] = layers[:, :, None, :]
+        found[..., LAST, :] = layers[..., -1:] - layers[..., ::-1]
+        if len(kinds) > 1:
+            for index, at in enumerate(kinds):
+                found[index, ..., MIDDLE, :] = (layers[..., at + 1] - layers[..., at])[
+                    ..., None
+                ] * number
+        found += ends[..., None]
+        result: Floats = found.transpose(2, 0, 1, 3, 4)
         return result
 
 
@@ -230,7 +236,7 @@ def _rising(bound: Floats) -> Floats:
 
     More layers may hide more; a bound that falls again would hide smaller stages.
     """
-    found: Floats = np.minimum.accumulate(bound[:, ::-1], axis=1)[:, ::-1]
+    found: Floats = np.minimum.accumulate(bound[..., ::-1], axis=-1)[..., ::-1]
     return found
 
 
