@@ -1,11 +1,9 @@
 """Lower bounds on step time that are cheap enough to look at every candidate.
 
 All rest on facts about 1F1B with m micro-batches over p stages, where stage k takes t_k for a
-micro-batch, its own sends included. Stage k works m t_k, and its gradients, parameters and update
-follow. And between the first forward of stage 0 and the end of its last backward lie at least one
-pass of a micro-batch through all stages and, at stage k, the m - min(m, p - k) micro-batches that
-are not in flight there at once: the step takes at least sum t_j + (m - min(m, p - k)) t_k. With
-model chunks only the first fact holds, and sends hide behind the computation.
+micro-batch, its messages included. Stage k works m t_k, and its gradients, parameters and update
+follow. And micro-batches pass through all stages before and after that (`hetcli.search.passing`).
+With model chunks only the first fact holds, and messages hide behind the computation.
 """
 
 from __future__ import annotations
@@ -16,19 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.search.costing import Family
+from hetcli.search.passing import highest_rates, layer_rates, pipeline_bounds
 from hetcli.search.tables import Fitted, Tables, count_within
 from hetcli.search.tail import ALONE, FIRST, LAST, MIDDLE
 
 __all__ = [
     "MixRooms",
     "after_pipeline",
-    "bottleneck_weights",
     "family_bound",
     "has_room",
     "is_regular",
     "made_within",
     "mix_bounds",
-    "pipeline_bounds",
     "row_caps",
     "row_rooms",
     "shape_bounds",
@@ -40,41 +37,6 @@ Bools = NDArray[np.bool_]
 
 # Seconds in place of none, where something is divided by them.
 TINY = 1e-30
-
-
-def bottleneck_weights(stages: int, micro_batches: int) -> Floats:
-    """m - min(m, p - k) for every stage k."""
-    weights: Floats = micro_batches - np.minimum(
-        micro_batches, np.arange(stages, 0, -1, dtype=np.float64)
-    )
-    return weights
-
-
-def pipeline_bounds(
-    unit: Floats, most: Ints, layers: int, micro_batches: int, deepest: int, *, passes: bool
-) -> Floats:
-    """Seconds that no pipeline of 1, 2, .. stages beats, from what its layers alone take.
-
-    Args:
-        unit: seconds of a micro-batch on each pool, the mean layer of one pool being a unit.
-        most: stages that each pool holds.
-        layers: of the model.
-        micro_batches: of a replica.
-        deepest: most stages of a pipeline.
-        passes: whether a stage holds as many micro-batches as 1F1B lets it.
-    """
-    fastest = np.argsort(unit, kind="stable")
-    ready = np.repeat(unit[fastest], np.minimum(most[fastest], deepest))[:deepest]
-    working: Floats = micro_batches * layers / np.cumsum(1 / ready)
-    if not passes:
-        return working
-    # With n stages the first one has weight m - n, the last one m - 1. The fastest stage is paired
-    # with the least weight: no assignment does better.
-    number, place = np.arange(1, len(ready) + 1)[:, None], np.arange(len(ready))
-    weights = np.maximum(micro_batches - number + place, 1e-9)
-    rates = np.where(place < number, 1 / (ready * weights), 0.0).sum(axis=1)
-    passing: Floats = layers * ready[0] + layers / rates
-    return np.maximum(working, passing)
 
 
 def family_bound(
@@ -152,9 +114,8 @@ def shape_bounds(family: Family, tables: Tables, layers: int, rows: Ints, counts
     first, last = rows[:, 0], rows[:, -1]
     unit, work = tables.unit[rows], tables.unit_work[rows]
     within, across = _sends(family, rows, counts)
+    within, across = _blocking(family, within), _blocking(family, across)
     plain = family.degrees.virtual_stages == 1
-    if not plain:
-        within, across = np.zeros_like(within), np.zeros_like(across)
     head = np.where(alone, tables.ends[:, first, ALONE], tables.ends[:, first, FIRST])
     tail = np.where(alone, 0.0, tables.ends[:, last, LAST])
 
@@ -172,8 +133,7 @@ def shape_bounds(family: Family, tables: Tables, layers: int, rows: Ints, counts
     if plain:
         total = layers * unit.min(axis=1) + head.sum(axis=0) + tail.sum(axis=0)
         total = total + 2 * (within.sum(axis=1) + across.sum(axis=1))
-        weighted = _weighted_rates(m, counts, unit)
-        passing = total + (layers + capacity(unit)) / weighted
+        passing = total + (layers + capacity(unit)) / layer_rates(m, counts, unit)
         reduced, follows = after_pipeline(tables, layers, rows, counts)
         found = np.maximum(found, passing + reduced + follows)
     return found
@@ -193,7 +153,7 @@ def mix_bounds(family: Family, tables: Tables, layers: int, counts: Ints) -> Flo
     # Two stages wait for each boundary.
     inside = _blocking(family, 2 * _within(family, np.arange(counts.shape[1])[None], counts))
     supports, which = _supports(counts)
-    across = np.array([2 * sum(_gaps(family, each)) for each in supports])[which]
+    across = _blocking(family, np.array([2 * sum(_gaps(family, each)) for each in supports]))[which]
 
     several = counts.sum(axis=1) > 1
 
@@ -220,11 +180,8 @@ def mix_bounds(family: Family, tables: Tables, layers: int, counts: Ints) -> Flo
     rates = (counts / tables.unit_work).sum(axis=1)
     found: Floats = (layers + m * capacity(tables.unit_work) - lost) / rates
     if family.degrees.virtual_stages == 1:
-        # No order of the rows has higher rates than the fastest first, where the weights are least.
-        fastest = np.argsort(tables.unit, kind="stable")
-        weighted = _weighted_rates(m, counts[:, fastest], tables.unit[fastest])
         passing = layers * least(tables.unit) + inside.sum(axis=1) + across + ends(1.0)
-        passing += (layers + capacity(tables.unit)) / weighted
+        passing += (layers + capacity(tables.unit)) / highest_rates(m, counts, tables.unit)
         reduced = least(tables.first_reduced)
         updating = layers / (counts / np.maximum(tables.unit_after[1], TINY)).sum(axis=1)
         found = np.maximum(found, passing + np.where(several, reduced, 0.0) + updating)
@@ -300,6 +257,7 @@ class MixRooms:
         """For mixes [candidates, rows]."""
         supports, which = _supports(counts)
         gaps = np.array([max(_gaps(family, each), default=0.0) for each in supports])
+        gaps = _blocking(family, gaps)
         return cls(family, fitted, counts, supports, which, gaps)
 
     def layers(self, seconds: Floats) -> Ints:
@@ -329,10 +287,8 @@ def _gaps(family: Family, used: Bools) -> list[float]:
     """Seconds of the boundaries of the best tree that joins the pools of the rows used.
 
     In every order of the pools the boundaries together take as long, and the slowest of them is
-    as slow, or slower; none where sends hide behind computation.
+    as slow, or slower.
     """
-    if family.degrees.virtual_stages > 1:
-        return []
     left = list({int(family.pool[row]): int(row) for row in np.flatnonzero(used)}.values())
     joined, gaps = [left.pop()], []
     while left:
@@ -352,8 +308,8 @@ def _finite(seconds: Floats) -> Floats:
 
 
 def _blocking(family: Family, seconds: Floats) -> Floats:
-    """Seconds for which a transfer blocks a stage: none where it hides behind computation."""
-    return seconds if family.degrees.virtual_stages == 1 else np.zeros_like(seconds)
+    """Seconds for which a transfer blocks each stage that waits for it."""
+    return seconds * family.waits if family.waits else np.zeros_like(seconds)
 
 
 def _sends(family: Family, rows: Ints, counts: Ints) -> tuple[Floats, Floats]:
@@ -377,20 +333,6 @@ def _within(family: Family, rows: Ints, counts: Ints) -> Floats:
     alike = seconds(staying, family.inside[rows]) + seconds(leaving, np.diagonal(family.send)[rows])
     lucky = seconds(counts - 1, family.least_send[rows])
     found: Floats = np.where(is_regular(family, rows, counts), alike, lucky)
-    return found
-
-
-def _weighted_rates(m: int, counts: Ints, unit: Floats) -> Floats:
-    """Sum over all stages of 1 / (weight * seconds of a unit), [candidates]."""
-    # Sums of 1 / (m - p + k) over the stages k of a run are differences of harmonic numbers.
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, m + 1))])
-    ends = np.cumsum(counts, axis=1)
-    stages = ends[:, -1:]
-    upper = harmonic[np.maximum(m - stages + ends - 1, 0)]
-    lower = harmonic[np.maximum(m - stages + ends - counts - 1, 0)]
-    weighted = ((upper - lower) / unit).sum(axis=1)
-    # With m = p the first stage has weight 0: it takes any number of layers.
-    found: Floats = np.where(m == stages[:, 0], np.inf, weighted)
     return found
 
 

@@ -102,6 +102,17 @@ class Family:
         """Stages of every row's pool up to which all are placed alike."""
         return np.array([row.regular for row in self.rows])
 
+    @property
+    def waits(self) -> int:
+        """How often a message of a boundary blocks each of its two stages.
+
+        That is when the stage sends it; DeepSpeed's stages receive in turn, too. Between model
+        chunks messages hide behind the computation of other chunks.
+        """
+        if self.degrees.virtual_stages > 1:
+            return 0
+        return 2 if self.degrees.framework == "deepspeed" else 1
+
     @cached_property
     def least_send(self) -> Floats:
         """The fastest boundary between two stages of a row."""

@@ -25,7 +25,6 @@ from hetcli.search.bounds import (
     has_room,
     made_within,
     mix_bounds,
-    pipeline_bounds,
     row_caps,
     row_rooms,
     shape_bounds,
@@ -40,6 +39,7 @@ from hetcli.search.leaf import best_split, least_bottleneck, polished
 from hetcli.search.limits import Limits
 from hetcli.search.mixes import mixes, ordered
 from hetcli.search.partition import even_split
+from hetcli.search.passing import pipeline_bounds
 from hetcli.search.requirements import Requirements
 from hetcli.search.splits import split_shapes, stages_of
 from hetcli.search.tables import Fitted, Tables

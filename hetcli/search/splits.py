@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcli.search.bounds import bottleneck_weights, is_regular
+from hetcli.search.bounds import is_regular
 from hetcli.search.costing import Family
 from hetcli.search.partition import fill
+from hetcli.search.passing import stage_weights
 from hetcli.search.tables import Fitted, Tables, count_within
 from hetcli.search.tail import ALONE, FIRST, LAST, MIDDLE
 
@@ -97,7 +98,9 @@ class _Batch:
     price: Floats
     units: Floats
     cheapest_first: Ints
+    # Of the stages in the bound on what passes through them, and whether later ones count there.
     weights: Floats
+    behind: Floats
 
     @classmethod
     def of(
@@ -112,12 +115,12 @@ class _Batch:
     ) -> _Batch:
         depth, m = stages.depth, family.micro_batches
         both = np.zeros(stages.row.shape)
-        weights = bottleneck_weights(depth, m)
-        if family.degrees.virtual_stages == 1:
-            both[:, :-1] += stages.send
-            both[:, 1:] += stages.send
+        weights, behind = stage_weights(depth, m)
+        if family.waits:
+            both[:, :-1] += family.waits * stages.send
+            both[:, 1:] += family.waits * stages.send
         else:
-            weights = np.full(depth, float(m))
+            weights, behind = np.full(depth, float(m)), np.zeros(depth)
         roles = stages.roles()
         held = np.minimum(m, np.arange(depth, 0, -1)) - 1
         if depth > 1:
@@ -150,6 +153,7 @@ class _Batch:
             units=layers * tables.unit[stages.row].min(axis=1),
             cheapest_first=np.argsort(tables.cheapest[stages.row], axis=1, kind="stable"),
             weights=weights,
+            behind=behind,
         )
 
     def of_rows(self, keep: Bools | Ints) -> _Batch:
@@ -170,6 +174,7 @@ class _Batch:
             self.units[keep],
             self.cheapest_first[keep],
             self.weights,
+            self.behind,
         )
 
     def caps(self, seconds: Floats) -> Ints:
@@ -195,19 +200,20 @@ class _Batch:
         limit = (seconds - self.reduced - after)[:, None]
         smallest = np.take_along_axis(self.seconds, least[:, :, None], axis=2)[:, :, 0] + self.send
         before = np.cumsum(smallest, axis=1) - smallest
-        if self.family.degrees.virtual_stages > 1:
-            before = np.zeros_like(before)
         # The stage's own micro-batches: with its own collectives, or between those passes that the
         # stages before it begin and end the pipeline with.
         working = np.minimum(
-            count_within(self.seconds, (limit - before) / m - self.send),
+            count_within(
+                self.seconds, (limit - (before if self.family.waits else 0)) / m - self.send
+            ),
             count_within(self.work, seconds[:, None] - m * self.send),
         )
         caps = np.minimum(working, self.most)
-        passing = self._least_pass(least, np.maximum(caps, least))
+        further = smallest.sum(axis=1, keepdims=True) - before - smallest
+        passing = self._least_pass(least, np.maximum(caps, least))[:, None] + further * self.behind
         with np.errstate(divide="ignore", invalid="ignore"):
-            room = (limit - passing[:, None]) / self.weights - self.send
-        room = np.where(self.weights > 0, room, np.where(limit >= passing[:, None], np.inf, -1.0))
+            room = (limit - passing) / self.weights - self.send
+        room = np.where(self.weights > 0, room, np.where(limit >= passing, np.inf, -1.0))
         return np.minimum(caps, count_within(self.seconds, room))
 
     def _slowest_after(self, caps: Ints) -> Floats:
