@@ -91,6 +91,16 @@ class Exact:
         found: Bools = np.logical_and.reduce(held, axis=1)
         return found
 
+    def stage_key(self, stage: int) -> tuple[object, ...]:
+        """Equal for stages that can hold the same layers at the same cost, on the first chain."""
+        return (
+            self.passes[:, :, 0, stage].tobytes(),
+            self.received(self.ends[:, 0], 0)[:, stage].tobytes(),
+            float(self.send[0, max(stage - 1, 0) : stage + 1].sum()),
+            self.stop[:, stage].tobytes(),
+            int(self.least[stage]),
+        )
+
     def stage_passes(self, stage: int) -> tuple[Floats, Bools]:
         """A stage with layers i to j - 1 on the first chain, alone on its node.
 

@@ -35,7 +35,7 @@ from hetcli.search.exact import Exact, exact_of
 from hetcli.search.families import Problem, families, precisions
 from hetcli.search.found import Found, layout_key, predicted
 from hetcli.search.layout import Degrees, Layout
-from hetcli.search.leaf import best_split, least_bottleneck, polished
+from hetcli.search.leaf import best_split, evened, least_bottleneck, polished
 from hetcli.search.limits import Limits
 from hetcli.search.mixes import mixes, ordered
 from hetcli.search.partition import even_split
@@ -453,13 +453,19 @@ class Grid:
         if not useful < np.inf:
             split, useful = polished(exact, start)
             self._keep(shape, exact, split, useful, float(rate[0]))
-        found = best_split(exact, useful)
+        bound = float(self.worth.seconds(np.array([value]), rate)[0])
+        found = best_split(exact, useful, bound)
         if found.layers is not None:
             self._keep(shape, exact, found.layers, found.seconds, float(rate[0]))
-        if not found.proven:
-            self._given_up = min(self._given_up, value)
+        elif found.bound < useful:
             split, seconds = polished(exact, start)
             self._keep(shape, exact, split, seconds, float(rate[0]))
+            raised = float(self.worth.value(np.array([found.bound]), rate)[0])
+            if raised > value:
+                # Another plan may say by then that it is of no use.
+                self._push(raised, shape)
+            else:
+                self._given_up = min(self._given_up, value)
 
     def _exact(self, shape: Shape) -> Exact:
         family = shape.home.family
@@ -481,6 +487,7 @@ class Grid:
         if not self.requirements.keep_bounds(np.array([seconds]), dollars, Counter()).all():
             return
         value = float(self.worth.value(np.array([seconds]), np.array([rate]))[0])
+        split = evened(exact, split, shape.counts, seconds)
         runs = tuple(
             (family.rows[row].pool, int(number))
             for row, number in zip(shape.rows, shape.counts, strict=True)

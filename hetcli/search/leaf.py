@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.search.exact import Exact
+from hetcli.search.partition import even_split
+from hetcli.search.passing import stage_weights
 
-__all__ = ["Best", "best_split", "least_bottleneck", "least_bottleneck_of", "polished"]
+__all__ = ["Best", "best_split", "evened", "least_bottleneck", "least_bottleneck_of", "polished"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -24,22 +26,45 @@ Bools = NDArray[np.bool_]
 WIDEST = 20_000
 # Splits whose makespans are computed together.
 TOGETHER = 128
+# Thresholds that are tried below one that leaves too many splits.
+HALVINGS = 6
+# What rounding may do to a step time, as a share of it.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Best:
-    """The best split found, None if none beats the threshold; `proven` if none is missed."""
+    """The best split found, None if none beats the threshold; no split of all beats `bound`."""
 
     layers: Ints | None
     seconds: float
-    proven: bool
+    bound: float
 
 
-def best_split(exact: Exact, threshold: float) -> Best:
-    """The split with the least seconds, if that is below `threshold`."""
-    splits = _within(exact, threshold)
-    if splits is None:
-        return Best(None, threshold, proven=False)
+def best_split(exact: Exact, threshold: float, bound: float) -> Best:
+    """The split with the least seconds, if that is below `threshold`.
+
+    Where too many splits may be, fewer are looked at: all that may beat something between `bound`,
+    which none beats, and the threshold.
+    """
+    stages = _Stages.of(exact)
+    rest = _Rest.of(stages)
+    low, high, top = bound, threshold, threshold
+    for _ in range(1 + HALVINGS):
+        splits = _within(exact, stages, rest, top)
+        if splits is None:
+            high = top
+        else:
+            found = _best_of(exact, splits, top)
+            if found.layers is not None or top >= threshold:
+                return found
+            low = top
+        top = (low + high) / 2
+    return Best(None, threshold, low)
+
+
+def _best_of(exact: Exact, splits: Ints, threshold: float) -> Best:
+    """The best of the splits, if it is below the threshold; its seconds are the bound then."""
     splits = splits[exact.fits(splits)]
     bounds = exact.bounds(splits) if len(splits) else np.zeros(0)
     splits = splits[np.argsort(bounds, kind="stable")]
@@ -53,7 +78,39 @@ def best_split(exact: Exact, threshold: float) -> Best:
         at = int(seconds.argmin())
         if seconds[at] < threshold:
             best, threshold = part[at], float(seconds[at])
-    return Best(best, threshold, proven=True)
+    return Best(best, threshold, threshold)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stages:
+    """What stages need with layers i to j - 1, [layers + 1, layers + 1] for every stage.
+
+    `passes` are forward and backward seconds of a micro-batch, `seconds` both with the sends,
+    infinite where illegal. `weights` and `behind` are those of `stage_weights`.
+    """
+
+    passes: Sequence[Floats]
+    seconds: Sequence[Floats]
+    weights: Floats
+    behind: Floats
+
+    @classmethod
+    def of(cls, exact: Exact) -> _Stages:
+        """Equal stages share their tables."""
+        known: dict[object, tuple[Floats, Floats]] = {}
+        found: list[tuple[Floats, Floats]] = []
+        for stage in range(exact.depth):
+            key = exact.stage_key(stage)
+            if key not in known:
+                passes, legal = exact.stage_passes(stage)
+                send = exact.send[0, max(stage - 1, 0) : stage + 1].sum()
+                known[key] = passes, np.where(legal, passes.sum(axis=0) + send, np.inf)
+            found.append(known[key])
+        return cls(
+            [passes for passes, _ in found],
+            [seconds for _, seconds in found],
+            *stage_weights(exact.depth, exact.micro_batches),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,48 +118,40 @@ class _Rest:
     """What the stages from one on need for the layers from one on, [stages + 1, layers + 1].
 
     `total` is the least seconds of a micro-batch through all of them, `slowest` the least that the
-    slowest of them can take.
+    slowest of them can take, and `step` the least from when the first micro-batch comes to them
+    until the last one has gone.
     """
 
     total: Floats
     slowest: Floats
+    step: Floats
+
+    @classmethod
+    def of(cls, stages: _Stages) -> _Rest:
+        """From the last stage to the first one."""
+        depth, size = len(stages.seconds), len(stages.seconds[0])
+        total = np.full((depth + 1, size), np.inf)
+        slowest, step = total.copy(), total.copy()
+        total[-1, -1], slowest[-1, -1], step[-1, -1] = 0.0, -np.inf, 0.0
+        for stage in reversed(range(depth)):
+            seconds, after = stages.seconds[stage], total[stage + 1]
+            total[stage] = (seconds + after).min(axis=1)
+            slowest[stage] = np.maximum(seconds, slowest[stage + 1]).min(axis=1)
+            own = (stages.weights[stage] + 1) * seconds + (1 + stages.behind[stage]) * after
+            step[stage] = np.maximum(own, seconds + step[stage + 1]).min(axis=1)
+        return cls(total, slowest, step)
 
 
-def _stage_seconds(exact: Exact, stage: int, passes: Floats, legal: Bools) -> Floats:
-    """Seconds of a micro-batch with layers i to j - 1, sends included; infinite where illegal."""
-    send = 0.0
-    if stage > 0:
-        send += float(exact.send[0, stage - 1])
-    if stage < exact.depth - 1:
-        send += float(exact.send[0, stage])
-    seconds: Floats = np.where(legal, passes.sum(axis=0) + send, np.inf)
-    return seconds
-
-
-def _rest(seconds: Sequence[Floats]) -> _Rest:
-    size = len(seconds[0])
-    total = np.full((len(seconds) + 1, size), np.inf)
-    slowest = np.full((len(seconds) + 1, size), np.inf)
-    total[-1, -1], slowest[-1, -1] = 0.0, -np.inf
-    for stage in reversed(range(len(seconds))):
-        total[stage] = (seconds[stage] + total[stage + 1]).min(axis=1)
-        slowest[stage] = np.maximum(seconds[stage], slowest[stage + 1]).min(axis=1)
-    return _Rest(total, slowest)
-
-
-def _within(exact: Exact, threshold: float) -> Ints | None:
+def _within(exact: Exact, stages: _Stages, rest: _Rest, threshold: float) -> Ints | None:
     """All splits whose bound is below the threshold, [splits, stages]; None if too many."""
     depth, layers, m = exact.depth, exact.layers, exact.micro_batches
-    passes = [exact.stage_passes(stage) for stage in range(depth)]
-    seconds = [_stage_seconds(exact, stage, *each) for stage, each in enumerate(passes)]
-    rest = _rest(seconds)
     splits = np.zeros((1, 0), dtype=np.int64)
     at = np.zeros(1, dtype=np.int64)
-    come, spent, reduced, gathered, updated = np.zeros((5, 1))
+    come, spent, passing, reduced, gathered, updated = np.zeros((6, 1))
     for stage in range(depth):
         # The longest stage that its own work allows is the last one worth a look.
         room = (threshold - spent) / m
-        table = seconds[stage]
+        table = stages.seconds[stage]
         choices = np.arange(layers + 1)
         allowed = (table[at] < room[:, None]) & (rest.slowest[stage + 1][None, :] < np.inf)
         if stage == depth - 1:
@@ -112,7 +161,7 @@ def _within(exact: Exact, threshold: float) -> Ints | None:
             return None
         start = at[parent]
         whole = table[start, stop]
-        forward, backward = passes[stage][0][:, start, stop]
+        forward, backward = stages.passes[stage][:, start, stop]
         after = exact.after_stage(stage, start, stop, forward, backward)
         if stage < depth - 1:
             forward = forward + exact.send[0, stage]
@@ -129,22 +178,28 @@ def _within(exact: Exact, threshold: float) -> Ints | None:
         gathered = np.maximum(gathered[parent], after[1])
         updated = np.maximum(updated[parent], after[2])
         done = come[parent] + m * whole + gaps - _send_back(exact, stage)
-        later = before + whole + m * rest.slowest[stage + 1][stop]
-        bound = np.maximum(np.maximum(before + m * whole + gaps, later) + reduced, done + after[0])
+        later = np.maximum(m * rest.slowest[stage + 1][stop], rest.step[stage + 1][stop])
+        # What stages so far wait for the round trip through those after them, as far as known.
+        passing = passing[parent] + 2 * whole
+        if stages.behind[stage]:
+            passing = np.maximum(passing, before + (stages.weights[stage] + 1) * whole)
+        pipeline = np.maximum.reduce(
+            [before + m * whole + gaps, before + whole + later, passing + 2 * further]
+        )
+        bound = np.maximum(pipeline + reduced, done + after[0])
         kept = (bound + gathered + updated < threshold).nonzero()[0]
         if len(kept) > WIDEST:
             return None
         splits = np.concatenate([splits[parent[kept]], (stop - start)[kept, None]], axis=1)
         at, come, spent = stop[kept], (come[parent] + forward)[kept], (before + whole)[kept]
+        passing = passing[kept]
         reduced, gathered, updated = reduced[kept], gathered[kept], updated[kept]
     return splits
 
 
 def least_bottleneck(exact: Exact) -> Ints | None:
     """The split whose slowest stage is fastest; None if the layers do not fit."""
-    split = least_bottleneck_of(
-        [_stage_seconds(exact, stage, *exact.stage_passes(stage)) for stage in range(exact.depth)]
-    )
+    split = least_bottleneck_of(_Stages.of(exact).seconds)
     return split if split is not None and exact.fits(split[None])[0] else None
 
 
@@ -153,7 +208,10 @@ def least_bottleneck_of(cost: Sequence[Floats]) -> Ints | None:
 
     `cost` is that of each stage with layers i to j - 1, [layers + 1, layers + 1].
     """
-    slowest = _rest(cost).slowest
+    slowest = np.full((len(cost) + 1, len(cost[0])), np.inf)
+    slowest[-1, -1] = -np.inf
+    for stage in reversed(range(len(cost))):
+        slowest[stage] = np.maximum(cost[stage], slowest[stage + 1]).min(axis=1)
     if not np.isfinite(slowest[0, 0]):
         return None
     split, at = [], 0
@@ -191,7 +249,22 @@ def polished(exact: Exact, split: Ints) -> tuple[Ints, float]:
         if not len(promising):
             break
         seconds = exact.seconds(promising)
-        if seconds.min() >= value * (1 - 1e-12):
+        if seconds.min() >= value * (1 - ROUNDING):
             break
         best, value = promising[seconds.argmin()], float(seconds.min())
     return best, value
+
+
+def evened(exact: Exact, split: Ints, counts: Ints, seconds: float) -> Ints:
+    """The split with the layers of each run of stages, [runs], shared evenly if that costs nothing.
+
+    What no stage waits for may lie anywhere; nobody expects it on one of many equal stages.
+    """
+    ends = np.cumsum(counts)
+    parts = [
+        even_split(int(split[end - count : end].sum()), int(count))
+        for end, count in zip(ends, counts, strict=True)
+    ]
+    even = np.concatenate(parts)
+    same = exact.fits(even[None])[0] and exact.seconds(even[None])[0] <= seconds * (1 + ROUNDING)
+    return even if same else split

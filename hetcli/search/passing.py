@@ -95,4 +95,5 @@ def pipeline_bounds(
     if not passes:
         return working
     passing = layers * unit[0] + layers / highest_rates(micro_batches, counts, unit)
-    return np.maximum(working, passing)
+    found: Floats = np.maximum(working, passing)
+    return found
