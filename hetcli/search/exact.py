@@ -97,6 +97,9 @@ class Exact:
             self.passes[:, :, 0, stage].tobytes(),
             self.received(self.ends[:, 0], 0)[:, stage].tobytes(),
             float(self.send[0, max(stage - 1, 0) : stage + 1].sum()),
+            self.tail[:, stage].tobytes(),
+            self.tail_ends[:, stage].tobytes(),
+            self.experts[:, stage].tobytes(),
             self.stop[:, stage].tobytes(),
             int(self.least[stage]),
         )
@@ -166,10 +169,12 @@ class Exact:
     def after_stage(
         self, stage: int, start: Ints, stop: Ints, forward: Floats, backward: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """The same for one stage with layers `start` to `stop` - 1, each [candidates]."""
+        """The same for one stage with layers `start` to `stop` - 1, of any shape."""
         seconds = self.tail[:, stage, stop] - self.tail[:, stage, start]
-        seconds = seconds + self.tail_ends[:, stage, None]
-        seconds = seconds + self.experts[:, stage, None] * (self.routed[stop] > self.routed[start])
+        ends, experts = self.tail_ends[:, stage], self.experts[:, stage]
+        axes = (-1, *(1 for _ in seconds.shape[1:]))
+        routed = self.routed[stop] > self.routed[start]
+        seconds = seconds + ends.reshape(axes) + experts.reshape(axes) * routed
         return exposed_tail(
             seconds,
             forward,

@@ -48,7 +48,7 @@ def best_split(exact: Exact, threshold: float, bound: float) -> Best:
     which none beats, and the threshold.
     """
     stages = _Stages.of(exact)
-    rest = _Rest.of(stages)
+    rest = _Rest.of(exact, stages)
     low, high, top = bound, threshold, threshold
     for _ in range(1 + HALVINGS):
         splits = _within(exact, stages, rest, top)
@@ -86,30 +86,41 @@ class _Stages:
     """What stages need with layers i to j - 1, [layers + 1, layers + 1] for every stage.
 
     `passes` are forward and backward seconds of a micro-batch, `seconds` both with the sends,
-    infinite where illegal. `weights` and `behind` are those of `stage_weights`.
+    infinite where illegal; `after` the reduction, gathering and update that stick out. `weights`
+    and `behind` are those of `stage_weights`.
     """
 
     passes: Sequence[Floats]
     seconds: Sequence[Floats]
+    after: Sequence[Floats]
     weights: Floats
     behind: Floats
 
     @classmethod
     def of(cls, exact: Exact) -> _Stages:
         """Equal stages share their tables."""
-        known: dict[object, tuple[Floats, Floats]] = {}
-        found: list[tuple[Floats, Floats]] = []
+        known: dict[object, tuple[Floats, Floats, Floats]] = {}
+        found: list[tuple[Floats, Floats, Floats]] = []
+        start, stop = np.ogrid[: exact.layers + 1, : exact.layers + 1]
         for stage in range(exact.depth):
             key = exact.stage_key(stage)
             if key not in known:
                 passes, legal = exact.stage_passes(stage)
                 send = exact.send[0, max(stage - 1, 0) : stage + 1].sum()
-                known[key] = passes, np.where(legal, passes.sum(axis=0) + send, np.inf)
+                each = np.where(legal, passes.sum(axis=0) + send, np.inf)
+                forward, backward = np.where(legal, passes, 0.0)
+                tail = np.array(
+                    exact.after_stage(stage, start, np.maximum(start, stop), forward, backward)
+                )
+                known[key] = passes, each, np.where(legal, tail, np.inf)
             found.append(known[key])
+        weights, behind = stage_weights(exact.depth, exact.micro_batches)
         return cls(
-            [passes for passes, _ in found],
-            [seconds for _, seconds in found],
-            *stage_weights(exact.depth, exact.micro_batches),
+            [passes for passes, _, _ in found],
+            [seconds for _, seconds, _ in found],
+            [tail for _, _, tail in found],
+            weights,
+            behind,
         )
 
 
@@ -118,28 +129,41 @@ class _Rest:
     """What the stages from one on need for the layers from one on, [stages + 1, layers + 1].
 
     `total` is the least seconds of a micro-batch through all of them, `slowest` the least that the
-    slowest of them can take, and `step` the least from when the first micro-batch comes to them
-    until the last one has gone.
+    slowest of them can take. From when the first micro-batch comes to them, `step` is the least
+    until the last one has gone, and `reduced` until the last of them has reduced its gradients.
+    `gathered` and `updated` are the least of the largest gathering and update.
     """
 
     total: Floats
     slowest: Floats
     step: Floats
+    reduced: Floats
+    gathered: Floats
+    updated: Floats
 
     @classmethod
-    def of(cls, stages: _Stages) -> _Rest:
+    def of(cls, exact: Exact, stages: _Stages) -> _Rest:
         """From the last stage to the first one."""
         depth, size = len(stages.seconds), len(stages.seconds[0])
-        total = np.full((depth + 1, size), np.inf)
-        slowest, step = total.copy(), total.copy()
-        total[-1, -1], slowest[-1, -1], step[-1, -1] = 0.0, -np.inf, 0.0
+        found = np.full((6, depth + 1, size), np.inf)
+        total, slowest, step, reduced, gathered, updated = found
+        found[:, -1, -1] = 0.0, -np.inf, 0.0, 0.0, 0.0, 0.0
         for stage in reversed(range(depth)):
-            seconds, after = stages.seconds[stage], total[stage + 1]
-            total[stage] = (seconds + after).min(axis=1)
-            slowest[stage] = np.maximum(seconds, slowest[stage + 1]).min(axis=1)
-            own = (stages.weights[stage] + 1) * seconds + (1 + stages.behind[stage]) * after
-            step[stage] = np.maximum(own, seconds + step[stage + 1]).min(axis=1)
-        return cls(total, slowest, step)
+            seconds, after = stages.seconds[stage], stages.after[stage]
+            further = total[stage + 1]
+            own = (stages.weights[stage] + 1) * seconds + (1 + stages.behind[stage]) * further
+            ahead = stages.passes[stage][0] + (exact.send[0, stage] if stage < depth - 1 else 0.0)
+            done = own - _send_back(exact, stage) + after[0]
+            for table, each, rest in (
+                (total, seconds, seconds + further),
+                (slowest, seconds, slowest[stage + 1]),
+                (step, own, seconds + step[stage + 1]),
+                (reduced, done, ahead + reduced[stage + 1]),
+                (gathered, after[1], gathered[stage + 1]),
+                (updated, after[2], updated[stage + 1]),
+            ):
+                table[stage] = np.maximum(each, rest).min(axis=1)
+        return cls(*found)
 
 
 def _within(exact: Exact, stages: _Stages, rest: _Rest, threshold: float) -> Ints | None:
@@ -162,7 +186,7 @@ def _within(exact: Exact, stages: _Stages, rest: _Rest, threshold: float) -> Int
         start = at[parent]
         whole = table[start, stop]
         forward, backward = stages.passes[stage][:, start, stop]
-        after = exact.after_stage(stage, start, stop, forward, backward)
+        after = stages.after[stage][:, start, stop]
         if stage < depth - 1:
             forward = forward + exact.send[0, stage]
         if stage > 0:
@@ -187,7 +211,10 @@ def _within(exact: Exact, stages: _Stages, rest: _Rest, threshold: float) -> Int
             [before + m * whole + gaps, before + whole + later, passing + 2 * further]
         )
         bound = np.maximum(pipeline + reduced, done + after[0])
-        kept = (bound + gathered + updated < threshold).nonzero()[0]
+        bound = np.maximum(bound, come[parent] + forward + rest.reduced[stage + 1][stop])
+        bound += np.maximum(gathered, rest.gathered[stage + 1][stop])
+        bound += np.maximum(updated, rest.updated[stage + 1][stop])
+        kept = (bound < threshold).nonzero()[0]
         if len(kept) > WIDEST:
             return None
         splits = np.concatenate([splits[parent[kept]], (stop - start)[kept, None]], axis=1)
