@@ -91,41 +91,6 @@ class Exact:
         found: Bools = np.logical_and.reduce(held, axis=1)
         return found
 
-    def stage_key(self, stage: int) -> tuple[object, ...]:
-        """Equal for stages that can hold the same layers at the same cost, on the first chain."""
-        return (
-            self.passes[:, :, 0, stage].tobytes(),
-            self.received(self.ends[:, 0], 0)[:, stage].tobytes(),
-            float(self.send[0, max(stage - 1, 0) : stage + 1].sum()),
-            self.tail[:, stage].tobytes(),
-            self.tail_ends[:, stage].tobytes(),
-            self.experts[:, stage].tobytes(),
-            self.stop[:, stage].tobytes(),
-            int(self.least[stage]),
-        )
-
-    def stage_passes(self, stage: int) -> tuple[Floats, Bools]:
-        """A stage with layers i to j - 1 on the first chain, alone on its node.
-
-        Returns:
-            Forward and backward seconds, without the sends that follow,
-            [2, layers + 1, layers + 1], and whether
-            it can hold these layers, and as many as it must.
-        """
-        start, stop = np.ogrid[: self.layers + 1, : self.layers + 1]
-        table = self.passes[:, :, 0, stage]
-        legal = np.zeros((self.layers + 1, self.layers + 1), dtype=np.bool_)
-        found = np.full((2, *legal.shape), np.inf)
-        ends = self.received(self.ends[:, 0], 0)[:, stage, None, None]
-        for choice in range(len(self.stop)):
-            within = (stop - start >= self.least[stage]) & (
-                stop <= self.stop[choice, stage][:, None]
-            )
-            seconds = table[:, choice, None, :] - table[:, choice, :, None]
-            found = np.where(within, seconds + ends, found)
-            legal |= within
-        return found, legal
-
     def received(self, passes: Floats, chain: int) -> Floats:
         """Passes [2, .., stages] of a chain with the messages that start them, if these block."""
         if not self.receives:
@@ -162,24 +127,6 @@ class Exact:
             passes[0],
             passes[1],
             splits,
-            hide_reduce=self.hide_reduce,
-            hide_gather=self.hide_gather,
-        )
-
-    def after_stage(
-        self, stage: int, start: Ints, stop: Ints, forward: Floats, backward: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """The same for one stage with layers `start` to `stop` - 1, of any shape."""
-        seconds = self.tail[:, stage, stop] - self.tail[:, stage, start]
-        ends, experts = self.tail_ends[:, stage], self.experts[:, stage]
-        axes = (-1, *(1 for _ in seconds.shape[1:]))
-        routed = self.routed[stop] > self.routed[start]
-        seconds = seconds + ends.reshape(axes) + experts.reshape(axes) * routed
-        return exposed_tail(
-            seconds,
-            forward,
-            backward,
-            stop - start,
             hide_reduce=self.hide_reduce,
             hide_gather=self.hide_gather,
         )

@@ -17,6 +17,7 @@ from hetcli.search.leaf import least_bottleneck_of
 from hetcli.search.limits import Limits, Rooms
 from hetcli.search.mixes import mixes, ordered
 from hetcli.search.pools import Pool
+from hetcli.search.ranges import by_number
 from hetcli.search.splits import least_layers
 from hetcli.units import format_bytes
 
@@ -175,7 +176,7 @@ class _Shapes:
             legal = stop - start >= least[stage]
             lacking.append(np.where(legal, peak - self.limits.room(self.pools[index]), np.inf))
             peaks.append(peak)
-        split = least_bottleneck_of(lacking)
+        split = least_bottleneck_of([by_number(each) for each in lacking])
         assert split is not None
         stops = np.cumsum(split)
         needs = [
