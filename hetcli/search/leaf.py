@@ -97,7 +97,8 @@ def _within(exact: Exact, ranges: Ranges, rest: Rest, threshold: float) -> Ints 
     stops_of = stops(layers, ranges.seconds.shape[2] - 1)
     splits = np.zeros((1, 0), dtype=np.int64)
     at = np.zeros(1, dtype=np.int64)
-    come, spent, passing, reduced, gathered, updated = np.zeros((6, 1))
+    come, spent, reduced, gathered, updated = np.zeros((5, 1))
+    passing = np.full(1, -np.inf)
     for stage in range(depth):
         # The longest stage that its own work allows is the last one worth a look.
         room = (threshold - spent) / m
@@ -209,11 +210,17 @@ def evened(exact: Exact, split: Ints, counts: Ints, seconds: float) -> Ints:
 
     What no stage waits for may lie anywhere; nobody expects it on one of many equal stages.
     """
-    ends = np.cumsum(counts)
-    parts = [
-        even_split(int(split[end - count : end].sum()), int(count))
-        for end, count in zip(ends, counts, strict=True)
-    ]
-    even = np.concatenate(parts)
-    same = exact.fits(even[None])[0] and exact.seconds(even[None])[0] <= seconds * (1 + ROUNDING)
-    return even if same else split
+    runs = np.split(split, np.cumsum(counts)[:-1])
+    shared = [even_split(int(run.sum()), len(run)) for run in runs]
+    # What does not divide may lie in the middle of a run, or on its first or last stages.
+    even = np.array(
+        [
+            np.concatenate(shared),
+            np.concatenate([sorted(run, reverse=True) for run in shared]),
+            np.concatenate([sorted(run) for run in shared]),
+        ]
+    )
+    even = even[exact.fits(even)]
+    if len(even):
+        even = even[exact.seconds(even) <= seconds * (1 + ROUNDING)]
+    return even[0] if len(even) else split
