@@ -33,9 +33,10 @@ from hetcli.search.costing import Costing, Family
 from hetcli.search.entries import Item, Mixed, Open, Shape, Shapes, size
 from hetcli.search.exact import Exact, exact_of
 from hetcli.search.families import Problem, families, precisions
-from hetcli.search.found import Found, layout_key, predicted
-from hetcli.search.layout import Degrees, Layout
-from hetcli.search.leaf import best_split, evened, least_bottleneck, polished
+from hetcli.search.found import Found, predicted
+from hetcli.search.incumbents import Incumbents
+from hetcli.search.layout import Degrees
+from hetcli.search.leaf import best_split, least_bottleneck, polished
 from hetcli.search.limits import Limits
 from hetcli.search.mixes import mixes, ordered
 from hetcli.search.partition import even_split
@@ -45,7 +46,6 @@ from hetcli.search.splits import split_shapes, stages_of
 from hetcli.search.tables import Fitted, Tables
 from hetcli.search.tail import ALONE
 from hetcli.search.worth import SECONDS_PER_HOUR, Worth, check_prices
-from hetcli.spec.workload import RecomputeChoice
 
 __all__ = ["Grid"]
 
@@ -81,9 +81,8 @@ class Grid:
     worth: Worth = field(init=False)
     pruned: Counter[str] = field(default_factory=Counter)
     scored: int = 0
-    # The best plan of each mapping, and the least bound of what was given up.
-    _best: dict[object, tuple[float, Layout]] = field(default_factory=dict)
-    _threshold: float = np.inf
+    incumbents: Incumbents = field(init=False)
+    # The least bound of what was given up.
     _given_up: float = np.inf
     _shapes_made: int = 0
     _leaves: int = 0
@@ -101,6 +100,7 @@ class Grid:
         )
         self.requirements.check()
         self.worth = Worth(problem, self.requirements)
+        self.incumbents = Incumbents(self.requirements, self.worth)
         if problem.workload.objective == "cost":
             check_prices(problem)
 
@@ -120,7 +120,7 @@ class Grid:
         interrupted = False
         while self._queue:
             value, _, item = self._queue[0]
-            if value >= self._threshold or not value < np.inf or self._is_over(deadline):
+            if value >= self.incumbents.threshold or not value < np.inf or self._is_over(deadline):
                 break
             heapq.heappop(self._queue)
             try:
@@ -130,12 +130,12 @@ class Grid:
                 interrupted = True
                 break
         left = min((value for value, _, _ in self._queue), default=np.inf)
-        complete = not min(left, self._given_up) < self._threshold
-        stopped = left < self._threshold
+        complete = not min(left, self._given_up) < self.incumbents.threshold
+        stopped = left < self.incumbents.threshold
         why = "left when the search stopped" if stopped else "slower than the plans kept"
         for value, _, item in self._queue:
             self.pruned[why if value < np.inf else "memory of the pools"] += size(item)
-        plans = predicted(self.problem, self.requirements, self._best.values())
+        plans = predicted(self.problem, self.requirements, self.incumbents.plans)
         bound = min(left, self._given_up, *(best.value for best in plans[:1]))
         seen = self.scored + sum(self.pruned.values())
         pruned = +self.pruned  # without zeros
@@ -159,7 +159,7 @@ class Grid:
         if time.monotonic() > deadline:
             return True
         spent = self._shapes_made > MOST_SHAPES or self._leaves > MOST_LEAVES
-        return spent and self._threshold < np.inf
+        return spent and self.incumbents.threshold < np.inf
 
     def _push(self, value: float, item: Item) -> None:
         heapq.heappush(self._queue, (value, next(self._tickets), item))
@@ -236,14 +236,18 @@ class Grid:
     def _slowest(self) -> float:
         """Seconds from which a step is of no use, whatever devices it is on."""
         most = self.requirements.most_seconds
-        return min(most, self._threshold) if self.worth.is_time else most
+        return min(most, self.incumbents.threshold) if self.worth.is_time else most
 
     def _mix(self, value: float, home: Open) -> None:
         """Queue the mixes of a family whose bound is near its own; the others wait."""
         family = home.family
         throughput = self.worth.is_time
         # A mix costs what its devices do, which its layers alone say nothing of.
-        top = min(self._threshold, value * home.window) if throughput else self._threshold
+        top = (
+            min(self.incumbents.threshold, value * home.window)
+            if throughput
+            else self.incumbents.threshold
+        )
         seconds = min(top if throughput else np.inf, self.requirements.most_seconds)
         counts, complete, all_made = self._made(home, seconds)
         if not complete and throughput and home.window > NARROW:
@@ -265,7 +269,7 @@ class Grid:
             made = made_within(family, home.fitted, counts, self.layers, home.floor)
             value_of = np.where(made, value_of, np.maximum(value_of, home.floor))
         further = value_of >= top
-        if top < self._threshold and seconds < self.requirements.most_seconds:
+        if top < self.incumbents.threshold and seconds < self.requirements.most_seconds:
             if further.any() or not all_made:
                 self._push(top, replace(home, floor=top, window=1 + GROWTH * (home.window - 1)))
         else:
@@ -349,7 +353,7 @@ class Grid:
             rate = self.worth.rate(family, rows, counts)
             bounds = shape_bounds(family, home.tables, self.layers, rows, counts)
             value = np.maximum(self.worth.value(bounds, rate), mixed.bounds[0])
-            kept = value < self._threshold
+            kept = value < self.incumbents.threshold
             self.pruned["slower than the plans kept"] += int((~kept).sum())
             kept[kept] = self.requirements.keep_bounds(
                 bounds[kept], (bounds * rate)[kept], self.pruned
@@ -365,7 +369,7 @@ class Grid:
 
     def _worth(self, bounds: Floats) -> int:
         """How many of the ascending bounds are below the threshold; the others are counted out."""
-        worth = int(np.searchsorted(bounds, self._threshold))
+        worth = int(np.searchsorted(bounds, self.incumbents.threshold))
         self.pruned["slower than the plans kept"] += len(bounds) - worth
         return worth
 
@@ -401,7 +405,7 @@ class Grid:
             self.layers,
             after_pipeline(home.tables, self.layers, rows, counts),
             self.worth.seconds(bounds, rate),
-            self.worth.useful_seconds(rate, self._threshold),
+            self.worth.useful_seconds(rate, self.incumbents.threshold),
             np.array(even_split(self.layers, stages.depth)) if uniform else None,
         )
         self.pruned["memory of a stage"] += int((~holds).sum())
@@ -421,7 +425,7 @@ class Grid:
         A good plan that is known early rules out much.
         """
         depth = int(shape.counts.sum())
-        if value * self._reached.get(depth, 1.0) >= self._threshold:
+        if value * self._reached.get(depth, 1.0) >= self.incumbents.threshold:
             return
         exact = self._exact(shape)
         start = self._start(exact, shape.split)
@@ -431,7 +435,7 @@ class Grid:
         if not self.problem.options.uniform_layers:
             start, seconds = polished(exact, start)
         rate = self.worth.rate(shape.home.family, shape.rows[None], shape.counts[None])
-        self._keep(shape, exact, start, seconds, float(rate[0]))
+        self.incumbents.keep(shape, exact, start, seconds, float(rate[0]))
         reached = float(self.worth.value(np.array([seconds]), rate)[0]) / value
         self._reached[depth] = min(self._reached.get(depth, np.inf), reached)
 
@@ -445,27 +449,30 @@ class Grid:
         if start is None:
             self.pruned["memory of a stage"] += 1
             return
-        self.scored += 1
         if self.problem.options.uniform_layers:
-            self._keep(shape, exact, start, float(exact.seconds(start[None])[0]), float(rate[0]))
+            self.scored += 1
+            self.incumbents.keep(
+                shape, exact, start, float(exact.seconds(start[None])[0]), float(rate[0])
+            )
             return
-        useful = float(self.worth.useful_seconds(rate, self._threshold)[0])
+        useful = float(self.worth.useful_seconds(rate, self.incumbents.threshold)[0])
         if not useful < np.inf:
             split, useful = polished(exact, start)
-            self._keep(shape, exact, split, useful, float(rate[0]))
+            self.incumbents.keep(shape, exact, split, useful, float(rate[0]))
         bound = float(self.worth.seconds(np.array([value]), rate)[0])
         found = best_split(exact, useful, bound)
         if found.layers is not None:
-            self._keep(shape, exact, found.layers, found.seconds, float(rate[0]))
+            self.incumbents.keep(shape, exact, found.layers, found.seconds, float(rate[0]))
         elif found.bound < useful:
             split, seconds = polished(exact, start)
-            self._keep(shape, exact, split, seconds, float(rate[0]))
+            self.incumbents.keep(shape, exact, split, seconds, float(rate[0]))
             raised = float(self.worth.value(np.array([found.bound]), rate)[0])
             if raised > value:
                 # Another plan may say by then that it is of no use.
                 self._push(raised, shape)
-            else:
-                self._given_up = min(self._given_up, value)
+                return
+            self._given_up = min(self._given_up, value)
+        self.scored += 1
 
     def _exact(self, shape: Shape) -> Exact:
         family = shape.home.family
@@ -479,32 +486,3 @@ class Grid:
         if split.sum() == self.layers and exact.fits(split[None])[0]:
             return split
         return None if self.problem.options.uniform_layers else least_bottleneck(exact)
-
-    def _keep(self, shape: Shape, exact: Exact, split: Ints, seconds: float, rate: float) -> None:
-        """Remember a plan if it is the best of its mapping."""
-        family = shape.home.family
-        dollars = np.array([seconds * rate])
-        if not self.requirements.keep_bounds(np.array([seconds]), dollars, Counter()).all():
-            return
-        value = float(self.worth.value(np.array([seconds]), np.array([rate]))[0])
-        split = evened(exact, split, shape.counts, seconds)
-        runs = tuple(
-            (family.rows[row].pool, int(number))
-            for row, number in zip(shape.rows, shape.counts, strict=True)
-        )
-        layout = Layout(
-            family.degrees,
-            runs,
-            tuple(int(number) for number in split),
-            self._recompute(family, shape, exact.choices(split[None])[0] - len(exact.stop)),
-        )
-        mapping = (family.degrees, layout.stages)
-        known = self._best.get(mapping)
-        if known is None or (value, layout_key(layout)) < (known[0], layout_key(known[1])):
-            self._best[mapping] = (value, layout)
-            self._threshold = min(self._threshold, value)
-
-    def _recompute(self, family: Family, shape: Shape, backs: Ints) -> tuple[RecomputeChoice, ...]:
-        """What each stage recomputes, from its choices counted from the last one."""
-        kinds = np.repeat(shape.rows, shape.counts)
-        return tuple(family.rows[row].choices[back] for row, back in zip(kinds, backs, strict=True))
