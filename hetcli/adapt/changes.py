@@ -113,7 +113,9 @@ def changed(cluster: Cluster, changes: Changes) -> Cluster:
                 why="names are unique, and nothing is known to be wrong with it",
                 fix="choose another name",
             )
-        groups.append(cluster.group_of[like].model_copy(update={"name": name, "count": None}))
+        groups.append(
+            cluster.group_of[like].model_copy(update={"name": name, "count": None, "host": None})
+        )
     worse = [
         *(Health(node=node, devices=devices, state="down") for node, devices in changes.failed),
         *(

@@ -34,13 +34,13 @@ def node_environment(
 
     `launcher_sets_devices` leaves the visible devices to a launcher that sets them itself.
     """
-    vendor = planned.gpu_of(host.name).vendor
+    vendor = planned.gpus_of(host)[0].vendor
     lines = [*_devices(host, vendor, launcher_sets_devices)]
     if len(placement.hosts) > 1:
         lines += _interface(planned, host)
     if vendor in ("nvidia", "amd"):
         lines += _collectives(planned, len(placement.hosts) > 1)
-    lines += _threads(planned, host)
+    lines += _threads(planned, placement, host)
     return tuple(lines)
 
 
@@ -118,10 +118,11 @@ def _mixes(planned: Planned) -> list[str]:
     return mixes
 
 
-def _threads(planned: Planned, host: Host) -> Iterator[Variable]:
+def _threads(planned: Planned, placement: Placement, host: Host) -> Iterator[Variable]:
     cores = planned.groups[host.name].cores
     if cores is None:
         yield Variable("OMP_NUM_THREADS", "1", "the cluster file names no number of cores")
         return
-    share = max(1, cores // host.processes)
-    yield Variable("OMP_NUM_THREADS", str(share), f"{cores} cores over {host.processes} processes")
+    processes = sum(each.processes for each in placement.hosts if each.name == host.name)
+    share = max(1, cores // processes)
+    yield Variable("OMP_NUM_THREADS", str(share), f"{cores} cores over {processes} processes")

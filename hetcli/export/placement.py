@@ -7,11 +7,11 @@ rank orders. Both can be had only when every node's devices are a contiguous blo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
-from hetcli.spec.plan import Plan, PlanDevice
+from hetcli.spec.plan import Plan, PlanDevice, PredictedDevice
 
 __all__ = [
     "DEFAULT_ORDER",
@@ -19,6 +19,7 @@ __all__ = [
     "Host",
     "Placement",
     "RankOrder",
+    "by_machine",
     "place",
     "placed",
     "spread_group",
@@ -31,9 +32,12 @@ DEFAULT_ORDER: Final[RankOrder] = "tp-cp-ep-dp-pp"
 REPLICA_ORDER: Final[RankOrder] = "tp-cp-ep-pp-dp"
 
 
+_Device = TypeVar("_Device", PlanDevice, PredictedDevice)
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One node as a launcher sees it; `devices` are local indices in rank order."""
+    """One machine as a launcher sees it; `devices` are local indices in rank order."""
 
     rank: int
     name: str
@@ -62,6 +66,11 @@ class Placement:
     hosts: tuple[Host, ...]
 
     @property
+    def splits_machines(self) -> bool:
+        """Whether a machine is started several times, as unlike devices of it lie apart."""
+        return len({host.name for host in self.hosts}) < len(self.hosts)
+
+    @property
     def world(self) -> int:
         """Processes in all."""
         return len(self.devices)
@@ -72,12 +81,72 @@ class Placement:
 
 
 def place(plan: Plan, orders: Sequence[RankOrder]) -> Placement | None:
-    """The first of `orders` in which every node holds a contiguous block of ranks; None if none."""
+    """The first of `orders` in which every machine holds a contiguous block of ranks.
+
+    Where none has that, the first in which every node does: unlike devices of one machine are then
+    hosts of their own, to be started apart. None where a node's ranks do not follow either.
+    """
+    whole = by_machine(plan)
+    for order in orders:
+        placement = placed(_RANKS[order](whole), order)
+        if placement is not None:
+            return placement
+    if whole is plan:
+        return None
     for order in orders:
         placement = placed(_RANKS[order](plan), order)
         if placement is not None:
-            return placement
+            return _on_machines(placement, _machines(plan))
     return None
+
+
+def by_machine(plan: Plan) -> Plan:
+    """The plan with its devices named by their machines, as launchers and scripts know them."""
+    machines = _machines(plan)
+    if not machines:
+        return plan
+
+    def moved(device: _Device) -> _Device:
+        return device.model_copy(update={"node": machines.get(device.node, device.node)})
+
+    stages = tuple(
+        stage.model_copy(
+            update={
+                "devices": tuple(map(moved, stage.devices)),
+                "replicas": tuple(
+                    replica.model_copy(update={"devices": tuple(map(moved, replica.devices))})
+                    for replica in stage.replicas
+                ),
+            }
+        )
+        for stage in plan.stages
+    )
+    devices = tuple(map(moved, plan.predicted.devices))
+    predicted = plan.predicted.model_copy(update={"devices": devices})
+    return plan.model_copy(update={"stages": stages, "predicted": predicted})
+
+
+def _machines(plan: Plan) -> dict[str, str]:
+    """The machine of every node that is not one by itself."""
+    return {
+        node: machine
+        for group in plan.inputs.cluster.nodes
+        if group.host is not None
+        for node, machine in zip(group.node_names, group.machine_names, strict=True)
+    }
+
+
+def _on_machines(placement: Placement, machines: Mapping[str, str]) -> Placement:
+    return replace(
+        placement,
+        devices=tuple(
+            device.model_copy(update={"node": machines.get(device.node, device.node)})
+            for device in placement.devices
+        ),
+        hosts=tuple(
+            replace(host, name=machines.get(host.name, host.name)) for host in placement.hosts
+        ),
+    )
 
 
 def spread_group(plan: Plan) -> tuple[str, ...]:

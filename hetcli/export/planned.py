@@ -10,6 +10,7 @@ from typing import Final, get_args
 
 from hetcli.catalog.gpu import Gpu
 from hetcli.errors import ConfigurationError
+from hetcli.export.placement import Host
 from hetcli.perf.configuration import Configuration, Framework, ScheduleName
 from hetcli.perf.hardware import Hardware, Node
 from hetcli.perf.resolve import resolve
@@ -51,16 +52,25 @@ class Planned:
 
     @cached_property
     def groups(self) -> Mapping[str, NodeGroup]:
-        """The node group of every node name of the cluster."""
-        return {
-            name: group for group in self.plan.inputs.cluster.nodes for name in group.node_names
-        }
+        """The group of every node, and for a machine that is several nodes the first of theirs."""
+        groups = self.plan.inputs.cluster.nodes
+        nodes = {name: group for group in groups for name in group.node_names}
+        machines = {name: group for group in reversed(groups) for name in group.machine_names}
+        return {**machines, **nodes}
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes that the plan uses, in the order of its stages."""
         names = dict.fromkeys(device.node for stage in self.plan.stages for device in stage.devices)
         return tuple(self.hardware.by_name[name] for name in names)
+
+    @cached_property
+    def _gpus(self) -> Mapping[tuple[str, int], Gpu]:
+        return {
+            (node.machine, index): node.device_type.gpu
+            for node in self.hardware.nodes
+            for index in node.devices
+        }
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -100,6 +110,15 @@ class Planned:
         """The device type of a node."""
         return self.hardware.by_name[node].device_type.gpu
 
+    def gpu_at(self, machine: str, device: int) -> Gpu:
+        """The device type of a device of a machine."""
+        return self._gpus[machine, device]
+
+    def gpus_of(self, host: Host) -> tuple[Gpu, ...]:
+        """The device types of a host's processes, each once: unlike ones share a machine."""
+        used = (self.gpu_at(host.name, index) for index in host.devices)
+        return tuple({gpu.name: gpu for gpu in used}.values())
+
 
 def open_plan(plan: Plan) -> Planned:
     """The plan with its hardware, after a check that its parts agree with each other.
@@ -109,15 +128,15 @@ def open_plan(plan: Plan) -> Planned:
     """
     for check in (_layers, _devices, _batch, _degrees):
         check(plan)
-    planned = Planned(plan, resolve(plan.inputs.cluster))
+    hardware = resolve(plan.inputs.cluster)
     for device in (device for stage in plan.stages for device in stage.devices):
-        node = planned.hardware.by_name.get(device.node)
+        node = hardware.by_name.get(device.node)
         if node is None or device.index not in node.devices:
             raise _disagrees(
                 f"{device.node}:{device.index} is not a usable device of the plan's cluster",
                 "inputs.cluster holds every device that a stage names",
             )
-    return planned
+    return Planned(plan, hardware)
 
 
 def configuration(plan: Plan, framework: Framework) -> Configuration:

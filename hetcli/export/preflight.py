@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from hetcli.export.placement import Host
+from hetcli.catalog.gpu import Gpu
+from hetcli.export.placement import Host, by_machine
 from hetcli.export.planned import Planned
 from hetcli.units import GIB
 
@@ -45,12 +46,19 @@ def device_checks(planned: Planned, host: Host) -> tuple[DeviceCheck, ...]:
     margin = planned.plan.inputs.workload.memory_margin
     peaks = {
         device.index: device.peak_memory_bytes
-        for device in planned.plan.predicted.devices
+        for device in by_machine(planned.plan).predicted.devices
         if device.node == host.name
     }
-    described = isinstance(planned.groups[host.name].gpu, str)
-    words = name_words(planned.gpu_of(host.name).name) if described else ""
     return tuple(
-        DeviceCheck(index, words, -(-(peaks.get(index, 0) + margin) // MIB))
+        DeviceCheck(
+            index,
+            _words(planned.gpu_at(host.name, index)),
+            -(-(peaks.get(index, 0) + margin) // MIB),
+        )
         for index in host.devices
     )
+
+
+def _words(gpu: Gpu) -> str:
+    """None of a device that the cluster file describes: its name there is anybody's choice."""
+    return "" if gpu.architecture == "custom" else name_words(gpu.name)

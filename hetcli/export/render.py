@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import hetcli
-from hetcli.errors import ConfigurationError, UnknownNameError
+from hetcli.errors import ConfigurationError, UnknownNameError, UnsupportedByTargetError
 from hetcli.export.environment import node_environment, socket_interface
 from hetcli.export.launch import LaunchDirectory, LaunchFile
 from hetcli.export.launchers.deepspeed import DEEPSPEED
@@ -53,6 +53,7 @@ def render(
     planned = open_plan(plan)
     program, placement = chosen.program(planned, version)
     _check_host_names(placement)
+    _check_machines(starter, placement)
     starter.check(chosen.name, planned, placement)
     scripts = [_node_script(planned, placement, host, program, starter) for host in placement.hosts]
     files = [
@@ -132,6 +133,15 @@ def _check_host_names(placement: Placement) -> None:
             )
 
 
+def _check_machines(launcher: Launcher, placement: Placement) -> None:
+    if placement.splits_machines and not launcher.repeats_machines:
+        raise UnsupportedByTargetError(
+            f"the {launcher.name} launcher cannot start unlike devices of one machine apart",
+            why="they do not follow each other in rank order, and it starts a machine once",
+            fix="--launcher torchrun, which starts each kind by itself",
+        )
+
+
 def _node_script(
     planned: Planned, placement: Placement, host: Host, program: Program, launcher: Launcher
 ) -> LaunchFile:
@@ -146,8 +156,8 @@ def _node_script(
             name=name,
             host=host,
             nodes=len(placement.hosts),
-            gpu=planned.gpu_of(host.name).name,
-            vendor=planned.gpu_of(host.name).vendor,
+            gpu=_types(planned, host),
+            vendor=planned.gpus_of(host)[0].vendor,
             gpus_in_node=planned.groups[host.name].gpus,
             checks=device_checks(planned, host),
             interface=socket_interface(planned, host) if len(placement.hosts) > 1 else None,
@@ -157,6 +167,10 @@ def _node_script(
         ),
         executable=True,
     )
+
+
+def _types(planned: Planned, host: Host) -> str:
+    return " and ".join(gpu.name for gpu in planned.gpus_of(host))
 
 
 def _hostfile(planned: Planned, placement: Placement) -> LaunchFile:
@@ -208,7 +222,7 @@ def _readme(
         "launch/README.md.j2",
         model=planned.model.name,
         hosts=placement.hosts,
-        gpus=[planned.gpu_of(host.name).name for host in placement.hosts],
+        gpus=[_types(planned, host) for host in placement.hosts],
         stages=plan.stages,
         degrees=plan.parallelism,
         sequence=planned.sequence,

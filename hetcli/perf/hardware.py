@@ -96,7 +96,8 @@ class Node:
     """One node: `devices` are the local indices that may be used, all of type `device_type`.
 
     `intra` joins two of its devices; `nic` is what the whole node can send into its fabric (all
-    NICs together); `nic_kind` decides who may form one collective group.
+    NICs together); `nic_kind` decides who may form one collective group. Nodes of one `host` are
+    the unlike devices of one machine.
     """
 
     name: str
@@ -112,6 +113,12 @@ class Node:
     region: str
     vendor: str
     price_per_device_hour: float | None = None
+    host: str = ""
+
+    @property
+    def machine(self) -> str:
+        """The machine that the node is, or is a part of."""
+        return self.host or self.name
 
     @cached_property
     def device_ids(self) -> tuple[DeviceId, ...]:

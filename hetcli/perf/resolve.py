@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 from typing import Literal
 
 from hetcli.catalog.gpu import Dtype, Gpu
@@ -52,8 +54,8 @@ def resolve(cluster: Cluster) -> Hardware:
             if group.free_memory is None
             else (group.free_memory, Origin.MEASURED)
         )
-        for name in group.node_names:
-            devices, slowdown = _health(name, group, cluster.health, assumptions)
+        for name, machine in zip(group.node_names, group.machine_names, strict=True):
+            devices, slowdown = _health({name, machine}, group, cluster.health, assumptions)
             if not devices:
                 continue
             key = (position, slowdown)
@@ -77,6 +79,7 @@ def resolve(cluster: Cluster) -> Hardware:
                     price_per_device_hour=group.price_per_hour
                     if group.price_per_hour is not None
                     else gpu.price_per_hour,
+                    host=machine if machine != name else "",
                 )
             )
     if not nodes:
@@ -89,7 +92,7 @@ def resolve(cluster: Cluster) -> Hardware:
         name=cluster.name,
         nodes=tuple(nodes),
         place_links=_place_links(cluster),
-        pair_links=_pair_links(cluster),
+        pair_links={**_inside_machines(nodes), **_pair_links(cluster)},
         egress_per_byte={
             _pair(link.between): link.egress_per_gb / BYTES_PER_GB
             for link in cluster.links
@@ -125,13 +128,16 @@ def _custom_gpu(custom: CustomGpu) -> Gpu:
 
 
 def _health(
-    name: str, group: NodeGroup, reports: Sequence[Health], assumptions: list[str]
+    names: Collection[str], group: NodeGroup, reports: Sequence[Health], assumptions: list[str]
 ) -> tuple[tuple[int, ...], float]:
-    """Usable devices of a node and the slowdown of the slowest of them."""
+    """Usable devices of a node and the slowdown of the slowest of them.
+
+    `names` are the node's own and its machine's: what is said of a machine holds for its nodes.
+    """
     devices = list(group.devices)
     slowdown = 1.0
     for report in reports:
-        if report.node != name:
+        if report.node not in names:
             continue
         touched = devices if report.devices is None else report.devices
         if report.state == "down":
@@ -139,7 +145,7 @@ def _health(
         elif set(touched) & set(devices):
             slowdown = max(slowdown, report.slowdown)
             if report.devices is not None:
-                assumptions.append(f"{name} works at the pace of its slowest device")
+                assumptions.append(f"{report.node} works at the pace of its slowest device")
     return tuple(devices), slowdown
 
 
@@ -230,6 +236,26 @@ def _pair_links(cluster: Cluster) -> dict[tuple[str, str], LinkCurve]:
         )
         for link in cluster.pairs
     }
+
+
+def _inside_machines(nodes: Sequence[Node]) -> dict[tuple[str, str], LinkCurve]:
+    """The links between unlike devices of one machine: the slower of their PCIe slots.
+
+    NVLink joins equal devices only.
+    """
+    kind = find_link("pcie4")
+    machines: dict[str, list[Node]] = {}
+    for node in nodes:
+        machines.setdefault(node.machine, []).append(node)
+    found = {}
+    for members in machines.values():
+        for one, other in combinations(members, 2):
+            slots = [link for link in (one.intra, other.intra) if link.name.startswith("pcie")]
+            if not slots and kind.bytes_per_s is not None:
+                slots = [_curve(kind, kind.bytes_per_s, None, Origin.ASSUMED)]
+            slot = min(slots, key=lambda link: link.bytes_per_s)
+            found[_pair((one.name, other.name))] = replace(slot, shared=True)
+    return found
 
 
 def _cross_vendor(cluster: Cluster, nodes: Sequence[Node]) -> LinkCurve | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,55 +29,73 @@ from hetcli.spec.hosts import fold_hosts
 from hetcli.spec.profile import DeviceInventory, Profile
 from hetcli.units import format_bytes_exact, format_duration_exact, format_rate_exact
 
-__all__ = ["chosen_devices", "merge_profiles"]
+__all__ = ["kinds_of_devices", "merge_profiles"]
 
 # Interfaces that reach less of their stated rate than this are described by what was measured.
 NOMINAL: Final = 0.5
+# What a kind's name cannot bring into the name of a node.
+_UNNAMED: Final = re.compile(r"[^A-Za-z0-9.]+")
 
 
-def chosen_devices(profile: Profile) -> tuple[DeviceInventory, ...]:
-    """The devices of a node that a cluster file can hold: usable, and all of one name.
+def kinds_of_devices(profile: Profile) -> tuple[tuple[DeviceInventory, ...], ...]:
+    """The usable devices of a node that can work together, equal ones together.
 
-    Of unlike devices the name with the most memory in all is kept. Of MIG instances, which cannot
-    talk to each other, one.
+    The kind with the most memory in all comes first. MIG instances talk to nobody in their machine,
+    so where nothing else can be used, one of them is all there is.
     """
     usable = [device for device in profile.devices if device.usable]
-    if not usable:
-        return ()
+    whole = [device for device in usable if device.kind != "mig"]
     memory: Counter[str] = Counter()
-    for device in usable:
+    for device in whole:
         memory[device.name] += device.memory_total_bytes or 0
-    name, _ = memory.most_common(1)[0]
-    kept = [device for device in usable if device.name == name]
-    return tuple(kept[:1] if kept[0].kind == "mig" else kept)
+    kinds = (
+        tuple(device for device in whole if device.name == name) for name, _ in memory.most_common()
+    )
+    largest = max(usable, key=lambda device: device.memory_total_bytes or 0, default=None)
+    return tuple(kinds) if whole or largest is None else ((largest,),)
 
 
 @dataclass(frozen=True)
 class _Described:
-    """A node as a cluster file sees it; nodes with the same `key` form a group."""
+    """The equal devices of a machine, a node of the cluster file.
+
+    The first kind of a machine has the machine's name. Nodes with the same `key` form a group.
+    """
 
     profile: Profile
+    first: bool
     devices: tuple[DeviceInventory, ...]
     gpu: Gpu | None
     nics: tuple[tuple[str, float, int], ...]
 
     @property
-    def key(self) -> tuple[object, ...]:
-        host = self.profile.host
-        indices = tuple(device.index for device in self.devices)
-        inside = Counter(
+    def name(self) -> str:
+        machine = self.profile.node
+        kind = self.gpu.name if self.gpu is not None else self.devices[0].name
+        return machine if self.first else f"{_UNNAMED.sub('-', kind)}-{machine}"
+
+    @property
+    def paths(self) -> Counter[tuple[str, int | None]]:
+        """How many pairs of the devices are joined how."""
+        indices = {device.index for device in self.devices}
+        return Counter(
             (link.path, link.nvlinks)
             for link in self.profile.device_links
-            if set(link.devices) <= set(indices)
+            if indices.issuperset(link.devices)
         )
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        host = self.profile.host
         return (
             self.devices[0].name,
-            indices,
+            self.first,
+            tuple(device.index for device in self.devices),
             len(self.profile.devices),
             self.nics,
             host.cpu_vendor,
             host.cores,
-            tuple(sorted(inside.items(), key=str)),
+            tuple(sorted(self.paths.items(), key=str)),
         )
 
 
@@ -95,7 +115,7 @@ def merge_profiles(
     """
     _distinct(profiles)
     fitted = {link.between: link for link in links}
-    described = [_described(profile) for profile in profiles if chosen_devices(profile)]
+    described = [each for profile in profiles for each in _described(profile)]
     if not described:
         raise UsageError(
             "no node has a device that can be used",
@@ -105,12 +125,7 @@ def merge_profiles(
     groups: dict[tuple[object, ...], list[_Described]] = defaultdict(list)
     for each in described:
         groups[each.key].append(each)
-    measured = tuple(
-        _pair(link)
-        for link in links
-        if len(set(link.between)) == 2
-        and set(link.between) <= {each.profile.node for each in described}
-    )
+    measured = tuple(pair for link in links for pair in _pairs(link, described))
     cluster = Cluster(
         name=name,
         description=_description(profiles),
@@ -135,14 +150,16 @@ def _latency(link: LinkRates) -> str | None:
     return format_duration_exact(float(f"{link.latency_s:.{_DIGITS}g}"))
 
 
-def _pair(link: LinkRates) -> PairLink:
-    return PairLink.model_validate(
-        {
-            "nodes": link.between,
-            "rate": _rate(link.bytes_per_s),
-            "latency": _latency(link),
-        }
+def _pairs(link: LinkRates, described: Sequence[_Described]) -> Iterator[PairLink]:
+    """The link between two machines, or inside one, for every two nodes that they are."""
+    one, other = (
+        [each.name for each in described if each.profile.node == end] for end in link.between
     )
+    same = link.between[0] == link.between[1]
+    for nodes in itertools.combinations(one, 2) if same else itertools.product(one, other):
+        yield PairLink.model_validate(
+            {"nodes": nodes, "rate": _rate(link.bytes_per_s), "latency": _latency(link)}
+        )
 
 
 def _distinct(profiles: Sequence[Profile]) -> None:
@@ -162,13 +179,13 @@ def _description(profiles: Sequence[Profile]) -> str:
     return f"Made from {len(profiles)} profiles ({sources}) of {last}."
 
 
-def _described(profile: Profile) -> _Described:
-    devices = chosen_devices(profile)
-    try:
-        gpu = find_gpu(devices[0].name)
-    except UnknownNameError:
-        gpu = None
-    return _Described(profile, devices, gpu, _nics(profile))
+def _described(profile: Profile) -> Iterator[_Described]:
+    for place, devices in enumerate(kinds_of_devices(profile)):
+        try:
+            gpu = find_gpu(devices[0].name)
+        except UnknownNameError:
+            gpu = None
+        yield _Described(profile, place == 0, devices, gpu, _nics(profile))
 
 
 def _nics(profile: Profile) -> tuple[tuple[str, float, int], ...]:
@@ -200,7 +217,8 @@ def _group(
     ]
     return NodeGroup.model_validate(
         {
-            "name": fold_hosts(profile.node for profile in profiles),
+            "name": fold_hosts(each.name for each in members),
+            "host": None if first.first else fold_hosts(profile.node for profile in profiles),
             "gpu": first.gpu.name if first.gpu is not None else _custom(members),
             "gpus": total,
             "use": indices if len(indices) < total else None,
@@ -259,8 +277,7 @@ def _intra(
     members: Sequence[_Described], links: Mapping[tuple[str, str], LinkRates]
 ) -> IntraLink | str | None:
     """What was measured inside the nodes, the slowest of them; else the nominal NVLink or slot."""
-    device_links = members[0].profile.device_links
-    kind = "nvlink" if any(link.path == "nvlink" for link in device_links) else "pcie"
+    kind = "nvlink" if any(path == "nvlink" for path, _ in members[0].paths) else "pcie"
     own = [
         links[each.profile.node, each.profile.node]
         for each in members
@@ -323,22 +340,19 @@ def _health(findings: Sequence[Finding], described: Sequence[_Described]) -> tup
 
 
 def _not_expressed(described: Sequence[_Described]) -> list[Finding]:
-    made = []
-    for each in described:
-        used = {device.index for device in each.devices}
-        for device in each.profile.devices:
-            if device.usable and device.index not in used:
-                mig = device.kind == "mig"
-                made.append(
-                    Finding(
-                        kind="left out",
-                        nodes=(each.profile.node,),
-                        devices=(device.index,),
-                        what=f"{device.name} is not in the cluster file",
-                        cause="MIG instances cannot talk to each other, so one of them is used"
-                        if mig
-                        else "a node of a cluster file has one kind of device; "
-                        f"{each.devices[0].name} is kept",
-                    )
-                )
-    return made
+    """The MIG instances that have nobody to work with."""
+    used = {(each.profile.node, device.index) for each in described for device in each.devices}
+    return [
+        Finding(
+            kind="left out",
+            nodes=(each.profile.node,),
+            devices=(device.index,),
+            what=f"{device.name} is not in the cluster file",
+            cause="MIG instances talk to nobody in their machine: "
+            f"{each.devices[0].name} is used alone",
+        )
+        for each in described
+        if each.first
+        for device in each.profile.devices
+        if device.usable and (each.profile.node, device.index) not in used
+    ]

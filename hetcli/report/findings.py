@@ -24,9 +24,8 @@ def merge_view(cluster: Cluster, findings: Sequence[Finding]) -> Iterator[Render
         kind = group.gpu if isinstance(group.gpu, str) else f"{group.gpu.name} (as measured)"
         used = str(len(group.devices)) + (f" of {group.gpus}" if group.use else "")
         made.add_row(Text(group.name), str(group.node_count), used, Text(kind))
-    yield heading(
-        f"{cluster.name}: {cluster.node_count} nodes, {len(cluster.pairs)} measured pairs"
-    )
+    machines = len({name for group in cluster.nodes for name in group.machine_names})
+    yield heading(f"{cluster.name}: {machines} nodes, {len(cluster.pairs)} measured pairs")
     yield indented(made)
     yield heading("Findings")
     if not findings:

@@ -164,7 +164,7 @@ class Requirements:
         used = [self.hardware.node_of(device) for device in configuration.devices]
         if (
             self.options.max_nodes is not None
-            and len({node.name for node in used}) > self.options.max_nodes
+            and len({node.machine for node in used}) > self.options.max_nodes
         ):
             return NODES
         for name, most in self.options.quotas:

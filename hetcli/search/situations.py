@@ -114,7 +114,11 @@ def _with_node(hardware: Hardware, gpu: str) -> Hardware:
     while name in hardware.by_name:
         name += "-more"
     position = hardware.nodes.index(model) + 1
-    nodes = (*hardware.nodes[:position], replace(model, name=name), *hardware.nodes[position:])
+    nodes = (
+        *hardware.nodes[:position],
+        replace(model, name=name, host=""),
+        *hardware.nodes[position:],
+    )
     return replace(hardware, nodes=nodes)
 
 

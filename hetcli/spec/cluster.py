@@ -139,9 +139,13 @@ class NodeGroup(Record):
     catalogue name or a description of its own. `price_per_hour` is for one device. Nodes of one
     `fabric` reach each other at their NIC rate (the first of `nics`); it defaults to NIC kind and
     zone. `use` lists the local device indices that may be used (default: all).
+
+    A machine with unlike devices is several nodes, one for each kind: `host` names the machines
+    that the nodes are on (default: their own names), and every group lists its devices in `use`.
     """
 
     name: HostRange
+    host: HostRange | None = None
     count: Annotated[int, Field(gt=0, le=MAX_HOSTS)] | None = None
     gpu: Name | CustomGpu
     gpus: Number
@@ -168,6 +172,12 @@ class NodeGroup(Record):
                 f"remove count, or write count: {named}",
                 "count",
             )
+        if self.host is not None and count_hosts(self.host) != self.node_count:
+            raise broken_rule(
+                f"{self.host} is not one machine for each of the {self.node_count} nodes",
+                "name as many machines as nodes, or remove host",
+                "host",
+            )
         for position, device in enumerate(self.use or ()):
             if device >= self.gpus:
                 raise broken_rule(
@@ -186,6 +196,11 @@ class NodeGroup(Record):
         if self.node_count == len(names):
             return names
         return tuple(f"{self.name}-{index}" for index in range(self.node_count))
+
+    @cached_property
+    def machine_names(self) -> tuple[str, ...]:
+        """The machines that the nodes are on, in the order of the nodes."""
+        return self.node_names if self.host is None else expand_hosts(self.host)
 
     @property
     def node_count(self) -> int:
@@ -291,6 +306,7 @@ class Cluster(Document):
     @model_validator(mode="after")
     def _is_consistent(self) -> Cluster:
         self._check_nodes()
+        self._check_machines()
         self._check_links()
         self._check_pairs()
         self._check_health()
@@ -322,6 +338,33 @@ class Cluster(Document):
                     "give a zone one region in all groups",
                     *("nodes", index, "region" if group.region else "zone"),
                 )
+
+    def _check_machines(self) -> None:
+        """Groups on one machine have devices of their own, of as many as the machine has."""
+        shared = {
+            machine
+            for group in self.nodes
+            if group.host is not None
+            for machine in group.machine_names
+        }
+        taken: dict[tuple[str, int], int] = {}
+        holds: dict[str, int] = {}
+        for index, group in enumerate(self.nodes if shared else ()):
+            for machine in (name for name in group.machine_names if name in shared):
+                if holds.setdefault(machine, group.gpus) != group.gpus:
+                    raise broken_rule(
+                        f"{machine} has {holds[machine]} GPUs in one group and {group.gpus} here",
+                        "give the GPUs of the whole machine, and list those of a group in use",
+                        *("nodes", index, "gpus"),
+                    )
+                for device in group.devices:
+                    if taken.setdefault((machine, device), index) != index:
+                        raise broken_rule(
+                            f"device {device} of {machine} also belongs to "
+                            f"nodes[{taken[machine, device]}]",
+                            "list in use the devices of each group",
+                            *("nodes", index, "use"),
+                        )
 
     def _check_links(self) -> None:
         places = {kind: self.places(kind) for kind in PLACE_KINDS}

@@ -139,6 +139,33 @@ def test_a_recorded_driver_is_read_in_the_process(tmp_path: Path) -> None:
     assert "drives a display" in done.stdout
 
 
+def test_both_cards_of_a_mixed_machine_are_planned_and_started(tmp_path: Path) -> None:
+    # Case cuda-order-mixed (https://github.com/gpustack/gpustack/issues/1633): CUDA alone would
+    # call the 4090 device 0.
+    profile, cluster, plan, launch = (
+        tmp_path / name for name in ("p.json", "cluster.yaml", "plan.json", "launch")
+    )
+    done = run(
+        "--no-measure", "--name", "n0", "-o", str(profile), env=environment("mixed_3090_4090")
+    )
+    assert done.returncode == 0, done.stderr
+    inputs = ["--cluster", cluster, "--model", "gpt2-xl", "--gbs", 16, "--no-compare"]
+    for step in (
+        ["profile", "merge", profile, "-o", cluster],
+        ["plan", *inputs, "-o", plan],
+        ["export", plan, "-o", launch],
+    ):
+        result = CliRunner().invoke(app, [str(word) for word in step])
+        assert result.exit_code == 0, result.output
+    stages = json.loads(plan.read_text())["stages"]
+    planned = [device["index"] for stage in stages for device in stage["devices"]]
+    assert sorted(planned) == [0, 1]
+    (script,) = (path.read_text() for path in launch.glob("run_node_*.sh"))
+    assert "NODE_NAME=n0\n" in script
+    assert "CUDA_DEVICE_ORDER='PCI_BUS_ID'" in script or "CUDA_DEVICE_ORDER=PCI_BUS_ID" in script
+    assert f"CUDA_VISIBLE_DEVICES='{','.join(map(str, planned))}'" in script
+
+
 # Case no-driver (https://github.com/deepfakes/faceswap/issues/778, no library at all, and
 # https://github.com/deepfakes/faceswap/pull/552, a driver that is not loaded): no traceback.
 @pytest.mark.parametrize(

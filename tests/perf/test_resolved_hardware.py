@@ -59,6 +59,41 @@ def test_a_network_that_is_not_named_is_an_assumption_that_is_said() -> None:
     assert resolve(cluster(named)).assumptions == ()
 
 
+OLD = {"name": "n[0-1]", "gpu": "RTX-3090", "gpus": 4, "use": [0, 1]}
+NEW = {"name": "new-n[0-1]", "host": "n[0-1]", "gpu": "RTX-4090", "gpus": 4, "use": [2, 3]}
+
+
+def test_unlike_devices_of_one_machine_meet_over_pcie() -> None:
+    hardware = resolve(cluster(OLD, NEW))
+    node = hardware.by_name
+    assert {each.machine for each in hardware.nodes} == {"n0", "n1"}
+    inside = hardware.between(node["n0"], node["new-n0"])
+    # The 3090's own link is the slower slot, or an NVLink bridge, which no 4090 has.
+    assert inside.name.startswith("pcie")
+    assert inside.shared
+    assert inside.bytes_per_s <= node["new-n0"].intra.bytes_per_s
+    away = hardware.between(node["n0"], node["new-n1"])
+    assert away.name == "ethernet"
+    assert away.bytes_per_s < inside.bytes_per_s
+
+
+def test_what_was_measured_inside_a_machine_holds() -> None:
+    pair = {"nodes": ["new-n0", "n0"], "rate": "9GB/s"}
+    hardware = resolve(cluster(OLD, NEW, pairs=[pair]))
+    node = hardware.by_name
+    assert hardware.between(node["n0"], node["new-n0"]).bytes_per_s == 9e9
+    assert hardware.between(node["n1"], node["new-n1"]).bytes_per_s != 9e9
+
+
+def test_what_is_said_of_a_machine_holds_for_all_its_devices() -> None:
+    down = resolve(cluster(OLD, NEW, health=[{"node": "n0", "state": "down"}]))
+    assert [node.name for node in down.nodes] == ["n1", "new-n1"]
+    one = resolve(cluster(OLD, NEW, health=[{"node": "n0", "devices": [3], "state": "down"}]))
+    assert {node.name: node.devices for node in one.nodes} == {
+        "n0": (0, 1), "n1": (0, 1), "new-n0": (2,), "new-n1": (2, 3),
+    }  # fmt: skip
+
+
 def test_a_measured_rate_is_what_messages_reach() -> None:
     def reached(origin: str) -> float:
         nic = {"kind": "ethernet", "rate": "10GB/s", "origin": origin}

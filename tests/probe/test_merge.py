@@ -128,15 +128,38 @@ def test_the_display_card_is_not_used(node_of: Callable[..., Profile]) -> None:
     assert resolve(cluster).nodes[0].devices == (0, 1, 2, 4)
 
 
-def test_a_node_of_unlike_cards_keeps_one_kind_and_says_so(
+def test_unlike_cards_of_one_machine_are_two_groups_on_one_host(
     node_of: Callable[..., Profile],
 ) -> None:
-    cluster, (finding,) = merge_profiles([node_of("n0", "mixed_3090_4090")], name="lab")
-    (group,) = cluster.nodes
-    # The 3090 has 12 MiB more memory.
-    assert (group.gpu, group.gpus, group.use) == ("RTX-3090", 2, (0,))
-    assert (finding.kind, finding.devices) == ("left out", (1,))
-    assert "NVIDIA GeForce RTX 4090 is not in the cluster file" in finding.what
+    # The cards of case cuda-order-mixed: both are planned, and both are known to share a machine.
+    profiles = [node_of(f"n{number}", "mixed_3090_4090") for number in range(3)]
+    findings = [
+        Finding(kind="slow device", nodes=("n1",), devices=(1,), factor=1.4, what="w", cause="hot")
+    ]
+    links = [link("n0", "n1", 1e9), link("n2", "n2", 9e9)]
+    cluster, left = merge_profiles(profiles, name="lab", links=links, findings=findings)
+    old, new = cluster.nodes
+    # The 3090 has 12 MiB more memory, so it comes first.
+    assert (old.name, old.host, old.gpu, old.gpus, old.use) == (
+        "n[0-2]", None, "RTX-3090", 2, (0,),
+    )  # fmt: skip
+    assert (new.name, new.host, new.gpu, new.gpus, new.use) == (
+        "RTX-4090-n[0-2]", "n[0-2]", "RTX-4090", 2, (1,),
+    )  # fmt: skip
+    assert old.nics == new.nics
+    assert left == ()
+    assert {(frozenset(pair.nodes), pair.rate) for pair in cluster.pairs} == {
+        (frozenset({"n0", "n1"}), 1e9),
+        (frozenset({"n0", "RTX-4090-n1"}), 1e9),
+        (frozenset({"RTX-4090-n0", "n1"}), 1e9),
+        (frozenset({"RTX-4090-n0", "RTX-4090-n1"}), 1e9),
+        (frozenset({"n2", "RTX-4090-n2"}), 9e9),
+    }
+    # What is slow is the 4090 of the machine, not its 3090.
+    slow = {node.name: node.device_type.slowdown for node in resolve(cluster).nodes}
+    assert slow == {
+        "n0": 1, "n1": 1, "n2": 1, "RTX-4090-n0": 1, "RTX-4090-n1": 1.4, "RTX-4090-n2": 1,
+    }  # fmt: skip
 
 
 def test_mig_instances_never_meet_in_a_group(node_of: Callable[..., Profile]) -> None:
@@ -158,6 +181,18 @@ def test_mig_instances_never_meet_in_a_group(node_of: Callable[..., Profile]) ->
     assert isinstance(group.gpu, CustomGpu)
     assert group.gpu.memory == 4864 * 2**20  # its own, not a seventh or all of the parent's
     assert [finding.devices for finding in left] == [(index,) for index in range(1, 7)]
+
+
+def test_a_mig_instance_is_left_out_beside_a_whole_card(recorded: Recorded) -> None:
+    player = recorded("mig_seven")
+    whole = {"Name": "NVIDIA A100-SXM4-40GB", "MigMode": [0, 0], "UUID": "GPU-whole"}
+    whole["MemoryInfo"] = {"total": 42505273344, "free": 1, "used": 2}
+    with open_nvml(recorded("mig_seven", devices=[*player._recorded["devices"], whole])) as nvml:
+        devices = gpu_inventory(nvml)
+    cluster, left = merge_profiles([profile("n0", devices)], name="lab")
+    (group,) = cluster.nodes
+    assert (group.gpu, group.gpus, group.use) == ("A100-SXM4-40GB", 8, (7,))
+    assert [finding.devices for finding in left] == [(index,) for index in range(7)]
 
 
 def processor(node: str, fp32: float | None, **changes: Any) -> Profile:

@@ -45,6 +45,19 @@ def test_a_count_numbers_a_plain_name() -> None:
     assert group(count=2).nodes[0].node_names == ("a-0", "a-1")
 
 
+OLD: dict[str, Any] = {"name": "n[0-1]", "gpu": "RTX-3090", "gpus": 4, "use": [0, 1]}
+NEW: dict[str, Any] = {
+    "name": "new-n[0-1]", "host": "n[0-1]", "gpu": "RTX-4090", "gpus": 4, "use": [2, 3],
+}  # fmt: skip
+
+
+def test_unlike_devices_of_one_machine_are_nodes_of_one_host() -> None:
+    cluster = read(nodes=[OLD, NEW])
+    assert [group.machine_names for group in cluster.nodes] == [("n0", "n1")] * 2
+    assert list(cluster.group_of) == ["n0", "n1", "new-n0", "new-n1"]
+    assert cluster.device_count == 8
+
+
 def test_used_devices_are_the_ones_that_count() -> None:
     cluster = group(use=[2, 3])
     assert cluster.nodes[0].devices == (2, 3)
@@ -97,6 +110,11 @@ WRONG: list[tuple[dict[str, Any], str, tuple[str | int, ...]]] = [
     ({"nodes": [{**A100, "gpus": 0}]}, "greater than 0", ("nodes", 0, "gpus")),
     ({"nodes": [{**A100, "memory": 64}]}, "no size with its unit", ("nodes", 0, "memory")),
     ({"nodes": [{**A100, "name": "a-[1-50000]", "gpus": 1000}]}, "devices", ("nodes", 0)),
+    ({"nodes": [OLD, {**NEW, "host": "n0"}]}, "one machine for each", ("nodes", 1, "host")),
+    ({"nodes": [OLD, {**NEW, "host": "n[0-"}]}, "partner", ("nodes", 1, "host")),
+    ({"nodes": [OLD, {**NEW, "use": [1, 2]}]}, "device 1 of n0", ("nodes", 1, "use")),
+    ({"nodes": [{**OLD, "use": None}, NEW]}, "also belongs", ("nodes", 1, "use")),
+    ({"nodes": [OLD, {**NEW, "gpus": 8}]}, "4 GPUs in one group and 8", ("nodes", 1, "gpus")),
     (
         {"nodes": [{**A100, "zone": "z", "region": "r"}, {**V100, "zone": "z"}]},
         "zone z lies in r",

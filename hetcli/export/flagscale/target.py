@@ -49,6 +49,15 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
             nearest="whole stages on consecutive nodes",
             plans="megatron",
         )
+    for host in placement.hosts:
+        if len(planned.gpus_of(host)) > 1 or placement.splits_machines:
+            raise unsupported(
+                TARGET,
+                f"unlike devices in one machine, {host.name}",
+                why="its hostfile gives every host one type",
+                nearest="machines whose devices are equal",
+                plans="megatron",
+            )
     refuse_spread(TARGET, planned.plan, plans="megatron")
     return (
         Program(
@@ -155,7 +164,7 @@ def _check(planned: Planned, found: tuple[Mesh, ...]) -> None:
 
 def _hostfile(planned: Planned, placement: Placement) -> str:
     return "".join(
-        f"{host.name} slots={host.processes} type={planned.gpu_of(host.name).name}\n"
+        f"{host.name} slots={host.processes} type={planned.gpus_of(host)[0].name}\n"
         for host in placement.hosts
     )
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from hetcli.export.placement import by_machine
 from hetcli.spec.base import SCHEMA_VERSION
 from hetcli.spec.plan import Plan, PlanDevice, PlanStage
 
@@ -17,7 +18,8 @@ __all__ = ["assignment", "assignment_text", "by_node"]
 
 
 def by_node(plan: Plan) -> list[tuple[int, PlanDevice]]:
-    """The stage and the device of every rank: node by node, as the stages first name them."""
+    """The stage and the device of every rank: machine by machine, as the stages name them."""
+    plan = by_machine(plan)
     members = [
         (index, device) for index, stage in enumerate(plan.stages) for device in stage.devices
     ]
@@ -31,6 +33,7 @@ def assignment(plan: Plan) -> list[dict[str, Any]]:
     `stage` counts within the `pipeline`; `layers` are those of each chunk, as [first, count].
     `replica` and `tensor_rank` are positions within the stage and within the replica.
     """
+    plan = by_machine(plan)
     roles = {
         (role["node"], role["device"]): role
         for index, stage in enumerate(plan.stages)

@@ -19,6 +19,7 @@ class Launcher:
     `template` defines the shell function `launch`, `command` is the program that it calls,
     `settings` makes the template's values. `check(target, planned, placement)` refuses what it
     cannot start as planned. `sets_devices` says that it restricts processes to devices by itself.
+    `repeats_machines` says that it can be started several times on one machine.
     `files` makes what starts all nodes, with the commands `start`; without it that is
     `start_all.sh`, over ssh.
     """
@@ -29,5 +30,6 @@ class Launcher:
     check: Callable[[str, Planned, Placement], None]
     settings: Callable[[Planned, Placement], Mapping[str, object]]
     sets_devices: bool = False
+    repeats_machines: bool = False
     files: Callable[[Planned, Placement], tuple[LaunchFile, ...]] | None = None
     start: tuple[str, ...] = ("./start_all.sh --check", "./start_all.sh")

@@ -33,7 +33,7 @@ def node_types(planned: Planned, placement: Placement) -> tuple[NodeType, ...]:
     types = []
     for number, (_, run) in enumerate(runs):
         hosts = tuple(run)
-        gpu = planned.gpu_of(hosts[0].name)
+        gpu = planned.gpus_of(hosts[0])[0]
         gpus = planned.groups[hosts[0].name].gpus
         types.append(NodeType(number, hosts, gpu.name, gpus, gpu.vendor))
     return tuple(types)

@@ -21,4 +21,12 @@ def _settings(planned: Planned, placement: Placement) -> Mapping[str, object]:
     return {"uneven": len({host.processes for host in placement.hosts}) > 1}
 
 
-TORCHRUN = Launcher("torchrun", "launch/torchrun.sh.j2", "torchrun", _check, _settings)
+TORCHRUN = Launcher(
+    "torchrun",
+    "launch/torchrun.sh.j2",
+    "torchrun",
+    _check,
+    _settings,
+    # Its agents know each other by node rank only, so a machine may run several.
+    repeats_machines=True,
+)

@@ -14,6 +14,7 @@ from typing import Final
 
 from hetcli.errors import UsageError
 from hetcli.export.generic.assignment import assignment_text, by_node
+from hetcli.export.placement import by_machine
 from hetcli.export.readback.facts import (
     Facts,
     deepspeed_facts,
@@ -154,6 +155,7 @@ def _placement(plan: Plan, common: Script, nodes: list[Script], target: str) -> 
 
 def _planned(plan: Plan, common: Script, target: str) -> list[tuple[tuple[int, int], Device]]:
     """Stage, replica and device of every rank, in the rank order that the scripts ask for."""
+    plan = by_machine(plan)
     role = {
         (device.node, device.index): (number, position)
         for number, stage in enumerate(plan.stages)
@@ -195,7 +197,7 @@ def _hosts(hostfile: str, nodes: list[Script]) -> list[str]:
 def _recompute(plan: Plan, common: Script, nodes: list[Script]) -> list[str]:
     stages = {
         (device.node, device.index): (number, stage)
-        for number, stage in enumerate(plan.stages)
+        for number, stage in enumerate(by_machine(plan).stages)
         for device in stage.devices
     }
     differences = []

@@ -48,10 +48,15 @@ def with_fitted(hardware: Hardware, fitted: HardwareFile) -> Hardware:
         id(node.device_type): _fitted_type(node.device_type, compute, memory)
         for node in hardware.nodes
     }
+    machines: dict[str, list[Node]] = {}
+    for node in hardware.nodes:
+        machines.setdefault(node.machine, []).append(node)
     pairs = {
-        pair: _pair_curve(link, hardware)
-        for pair, link in links.items()
-        if pair[0] != pair[1] and set(pair) <= hardware.by_name.keys()
+        (a.name, b.name) if a.name < b.name else (b.name, a.name): _pair_curve(link, a, b, hardware)
+        for (one, other), link in links.items()
+        for a in machines.get(one, ())
+        for b in machines.get(other, ())
+        if a is not b
     }
     return replace(
         hardware,
@@ -108,15 +113,14 @@ def _matmul_curve(rates: ComputeRates, gpu: Gpu) -> MatmulCurve:
 
 
 def _fitted_node(node: Node, kind: DeviceType, links: Mapping[tuple[str, str], LinkRates]) -> Node:
-    inside = links.get((node.name, node.name))
+    inside = links.get((node.machine, node.machine))
     if inside is None:
         return replace(node, device_type=kind)
     intra = _curve(inside, node.intra)
     return replace(node, device_type=kind, intra=intra)
 
 
-def _pair_curve(link: LinkRates, hardware: Hardware) -> LinkCurve:
-    one, other = (hardware.by_name[name] for name in link.between)
+def _pair_curve(link: LinkRates, one: Node, other: Node, hardware: Hardware) -> LinkCurve:
     stated = replace(hardware.between(one, other), name="-".join(link.between), shared=True)
     return _curve(link, stated)
 

@@ -206,6 +206,35 @@ def test_links_of_known_nodes_are_taken_over() -> None:
     assert set(hardware.pair_links) == {("n0", "n1")}
 
 
+def test_links_of_a_machine_are_those_of_all_its_nodes() -> None:
+    def link(one: str, other: str, rate: float) -> LinkRates:
+        return LinkRates(
+            between=(one, other),
+            latency_s=1e-5,
+            bytes_per_s=rate,
+            origin=Origin.FITTED,
+            rows=3,
+            residual=0.0,
+            source="test",
+        )
+
+    nodes = [
+        {"name": "n[0-1]", "gpu": "RTX-3090", "gpus": 2, "use": [0]},
+        {"name": "new-n[0-1]", "host": "n[0-1]", "gpu": "RTX-4090", "gpus": 2, "use": [1]},
+    ]
+    mixed = resolve(Cluster.model_validate({"name": "c", "nodes": nodes}, strict=False))
+    links = (link("n0", "n1", 1e9), link("n0", "n0", 9e9))
+    hardware = with_fitted(mixed, HardwareFile(name="c", hetcli_version="0", links=links))
+    node = hardware.by_name
+    for one, other in (("n0", "n1"), ("n0", "new-n1"), ("new-n0", "n1"), ("new-n0", "new-n1")):
+        assert hardware.between(node[one], node[other]).bytes_per_s == 1e9
+    assert hardware.between(node["n0"], node["new-n0"]).bytes_per_s == 9e9
+    assert node["new-n0"].intra.bytes_per_s == 9e9
+    # Of the other machine's inside nothing was measured.
+    same = mixed.between(mixed.by_name["n1"], mixed.by_name["new-n1"])
+    assert hardware.between(node["n1"], node["new-n1"]) == same
+
+
 def test_a_latency_that_was_not_measured_stays_as_it_is_stated() -> None:
     def link(one: str, other: str) -> LinkRates:
         return LinkRates(
