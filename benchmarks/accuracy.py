@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from hetcli.perf.validation.predict import RowResult
+from hetcli.perf.validation.predict import RowResult, fits, runs_of
 from hetcli.perf.validation.report import Validation, validate
 from hetcli.perf.validation.statistics import Figures, figures
+from hetcli.perf.validation.table import read_table
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "tests" / "published" / "training_runs.csv"
@@ -127,6 +128,22 @@ def lines(folder: Path) -> Iterator[Line]:
         f"{len(fits)} of {len(died)} predicted to fit ({', '.join(fits) or 'none'})",
         "none",
     )
+    ran, refused = alive(folder / "measured")
+    yield Line(
+        "runs that ran, recomputation stated, nothing offloaded",
+        f"{refused} of {ran} predicted not to fit",
+        "informative",
+    )
+
+
+def alive(folder: Path) -> tuple[int, int]:
+    """Runs that ended well and say what they recompute, and how many are predicted not to fit."""
+    names = ("homogeneous", "homogeneous_vtrain_single", "heterogeneous")
+    rows = [row for name in names for row in read_table(folder / f"{name}.csv")]
+    stated = [row for row in rows if row.text("recompute") and not row.died]
+    runs = [run for run in runs_of(stated)[0] if run.configuration.offload == "none"]
+    found = {run.key: fits(run) for run in runs}
+    return len(runs), sum(not found[run.key] for run in runs)
 
 
 def table(rows: Sequence[Line]) -> str:

@@ -150,6 +150,9 @@ class Configuration:
     gradient_precision: TrainingPrecision | None = None
     # The attention kernel asked for; "auto" takes the best one that each device type has.
     attention: Literal["auto", "flash", "unfused"] = "auto"
+    # Whether the loss reads the head's output in its own type (flash-attention's CrossEntropyLoss)
+    # and keeps no copy of it in fp32.
+    fused_loss: bool = False
     notes: tuple[str, ...] = field(default=())
 
     @cached_property
@@ -195,3 +198,4 @@ class Shape:
     framework: Framework = "megatron"
     framework_release: str | None = None
     allow_tf32: bool = False
+    fused_loss: bool = False

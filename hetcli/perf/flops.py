@@ -60,6 +60,7 @@ def attention_core_forward_flops(
 ) -> int:
     """FLOPs of scores and weighted values of one sequence over `context` keys (its own length).
 
+    Both products multiply and add: 4 for each key and element of a head.
     A sliding window shortens the context that every query sees.
     """
     keys = sequence if context is None else context
@@ -73,6 +74,7 @@ def attention_core_forward_flops(
 
 def feed_forward_flops(feed_forward: DenseFeedForward | MoeFeedForward, hidden: int) -> int:
     """FLOPs of one token through the feed-forward block; of the experts only the active ones."""
+    # A gate is one projection more beside those up and down.
     matrices = 3 if feed_forward.gated else 2
     if isinstance(feed_forward, DenseFeedForward):
         return 2 * matrices * hidden * feed_forward.size

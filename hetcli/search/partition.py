@@ -126,6 +126,7 @@ def _least_bottleneck(
     floor = (weight * (least * seconds + extra)).max(axis=1)
     low, high = np.zeros(len(seconds)), (weight * (most * seconds + extra)).max(axis=1)
     searching = np.arange(len(seconds))
+    # Halvings that leave less than rounding of the interval: 2^-48 is near the last bit of 53.
     for _ in range(48):
         middle = (low[searching] + high[searching]) / 2
         room = _caps(

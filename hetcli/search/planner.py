@@ -157,6 +157,7 @@ def _notes(problem: Problem, best: Scored, comparisons: Comparisons | None) -> I
     stages = best.layout.stages
     micro_batches = problem.workload.global_batch // (degrees.micro_batch_size * degrees.data)
     bubble = (stages - 1) / (micro_batches + stages - 1)
+    # From a fifth on the bubble is worth a note; nothing is decided by it.
     if bubble > 0.2:
         yield (
             f"{micro_batches} micro-batches over {stages} stages leave a bubble of {bubble:.0%}: "

@@ -17,7 +17,7 @@ __all__ = ["SECONDS_PER_HOUR", "Worth", "check_prices"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_HOUR = 3600.0  # prices are per hour
 
 
 @dataclass(frozen=True, eq=False)

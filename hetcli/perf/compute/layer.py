@@ -83,6 +83,7 @@ def shape_of(configuration: Configuration, stage: Stage, device_type: DeviceType
         framework=configuration.framework,
         framework_release=configuration.framework_release,
         allow_tf32=configuration.allow_tf32,
+        fused_loss=configuration.fused_loss,
     )
 
 

@@ -51,7 +51,7 @@ class LayerActivations:
 
 
 def element_bytes(shape: Shape) -> int:
-    """Bytes of an activation element; fp8 keeps bf16 between its matrix products."""
+    """Bytes of an activation element: 4 in fp32, else 2; fp8 keeps bf16 between its products."""
     return 4 if shape.precision == "fp32" else 2
 
 
@@ -206,7 +206,7 @@ def _latent(attention: LatentAttention, shape: Shape) -> float:
 
 
 def _core(layer: Layer, shape: Shape, dropout: bool) -> float:
-    """What the attention kernel itself keeps: scores, or one fp32 log-sum a row when fused."""
+    """What the attention kernel keeps: scores; when fused one fp32 (4 bytes) log-sum a row."""
     if layer.attention is None:
         return 0.0
     heads = layer.attention.heads / shape.tensor_parallel
@@ -261,9 +261,9 @@ def _experts(block: MoeFeedForward, hidden: int, shape: Shape) -> float:
 def _gradients(layer: Layer, hidden: int, shape: Shape) -> float:
     """The largest gradients that live at once in the backward pass of `layer`.
 
-    In a feed-forward block: that of its output, of the second product's input, of the first
-    product, and its gathered input; in an unfused attention: that of the softmax and of what goes
-    into it.
+    In a feed-forward block: that of its output, of the second product's input, of the first product
+    (3 widths in all where a gate doubles it), and its gathered input; in an unfused attention: that
+    of the softmax and of what goes into it.
     """
     element = element_bytes(shape)
     largest = 0.0

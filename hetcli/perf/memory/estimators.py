@@ -26,7 +26,7 @@ def zero2_states(parameters: int, ranks: int, offload: Offload = "none") -> Mode
     """What DeepSpeed's `estimate_zero2_model_states_mem_needs` prints for one GPU.
 
     The gradients of all parameters count in full, as its optimizer keeps them before it hands them
-    on (deepspeed/runtime/zero/stage_1_and_2.py).
+    on (deepspeed/runtime/zero/stage_1_and_2.py): 4 bytes a parameter whole, 16 sharded.
     """
     if offload != "none":
         return ModelStates(2 * parameters)
@@ -38,8 +38,8 @@ def zero3_states(
 ) -> ModelStates:
     """What DeepSpeed's `estimate_zero3_model_states_mem_needs` prints for one GPU.
 
-    The largest layer is whole while it computes, weights and gradients
-    (deepspeed/runtime/zero/stage3.py).
+    The largest layer is whole while it computes, 4 bytes a parameter of weights and gradients, and
+    18 are sharded (deepspeed/runtime/zero/stage3.py).
     """
     sharded = {"none": 18, "optimizer": 2, "optimizer+parameters": 0}[offload]
     return ModelStates(4 * largest_layer + sharded * parameters // ranks)

@@ -56,18 +56,22 @@ def embedding_activation_bytes(model: Model, shape: Shape) -> int:
 def head_activation_bytes(model: Model, shape: Shape, framework: Framework) -> HeadActivations:
     """What one micro-batch keeps behind the last layer, prediction layers' own heads included.
 
-    The loss is computed in fp32: Megatron-LM works in place of its copy of the logits (megatron/
-    core/tensor_parallel/cross_entropy.py), 6 bytes a logit with the bf16 ones; PyTorch's
-    cross_entropy needs that copy beside its result, 10 bytes a logit.
+    The loss is computed in fp32, 4 bytes a logit: Megatron-LM works in place of its copy of the
+    logits (megatron/core/tensor_parallel/cross_entropy.py), 6 bytes a logit with the bf16 ones;
+    PyTorch's cross_entropy needs that copy beside its result, 10 bytes a logit. A fused loss keeps
+    the bf16 logits and writes their gradient beside them, 4 bytes a logit (flash-attention,
+    flash_attn/losses/cross_entropy.py).
     """
     here, hidden = tokens(shape), model.hidden_size * element_bytes(shape)
     vocabulary = padded_vocabulary(model, shape.tensor_parallel, framework)
     logits = here * vocabulary / shape.tensor_parallel
-    copies = 0 if shape.precision == "fp32" else element_bytes(shape)
-    if framework != "megatron":
+    copies, kept = 0 if shape.precision == "fp32" else element_bytes(shape), 4
+    if shape.fused_loss:
+        copies = kept = element_bytes(shape)
+    elif framework != "megatron":
         copies += 4
     return HeadActivations(
         hidden=math.ceil(here * hidden * (1 + model.final_norm) / sequence_ways(shape)),
-        loss=math.ceil(4 * logits * (1 + model.prediction_layers)),
+        loss=math.ceil(kept * logits * (1 + model.prediction_layers)),
         logits=math.ceil(copies * logits),
     )

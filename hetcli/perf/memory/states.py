@@ -110,6 +110,7 @@ def _plus(one: Cost, other: Cost) -> Cost:
 
 
 def _megatron(precision: TrainingPrecision, zero: int, offload: Offload) -> Recipe:
+    """Adam's moments take 8 bytes, with the fp32 copy of 16-bit weights 12; gradients in fp32 4."""
     optimizer = NONE if offload != "none" else _spread(12, sharded=zero >= 1)
     if precision == "fp32":
         optimizer = NONE if offload != "none" else _spread(8, sharded=zero >= 1)
@@ -126,6 +127,7 @@ def _megatron(precision: TrainingPrecision, zero: int, offload: Offload) -> Reci
 def _deepspeed(
     precision: TrainingPrecision, zero: int, offload: Offload, *, pipelined: bool
 ) -> Recipe:
+    """Megatron-LM's 12 and 8 bytes of the optimizer; 4 for the fp32 gradients that it keeps."""
     width = 4 if precision == "fp32" else 2
     weights = _spread(width, sharded=zero >= 3)
     if offload == "optimizer+parameters":
@@ -145,6 +147,7 @@ def _deepspeed(
 
 
 def _fsdp(precision: TrainingPrecision, zero: int, offload: Offload) -> Recipe:
+    """fp32 weights and gradients of 4 bytes and Adam's 8, gathered in the compute type."""
     width = 4 if precision == "fp32" else 2
     weights = _spread(4, sharded=zero >= 2)
     if zero == 2:

@@ -81,6 +81,7 @@ def _check_chunks(name: ScheduleName, chunks: int) -> None:
     elif name == "wave":
         legal, rule = chunks >= 2 and chunks % 2 == 0, "2, 4, 6, … (two a wave)"
     elif name == "bidirectional":
+        # BitPipe folds both directions: two chunks a wave, each twice (arXiv 2410.19367).
         legal = chunks == 2 or (chunks > 0 and chunks % 4 == 0)
         rule = "2 (Chimera), or 4, 8, … (BitPipe: two a wave and direction)"
     else:

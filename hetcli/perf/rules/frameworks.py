@@ -120,6 +120,7 @@ def check_splits(
                 "a sequence that context x tensor parallelism divides, or tensor_parallel 1",
             ),
             (
+                # TransformerEngine, transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec.
                 precision == "fp8" and model.hidden_size % 16 > 0,
                 f"fp8 with the hidden size {model.hidden_size}",
                 "fp8 matrix products need dimensions that are multiples of 16",

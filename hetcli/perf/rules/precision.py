@@ -28,6 +28,10 @@ def nodes_without(nodes: Iterable[Node], precision: TrainingPrecision) -> list[N
     return [node for node in nodes if not supports(node.device_type.gpu, precision)]
 
 
+# Nodes that a message names.
+_SHOWN_NODES = 8
+
+
 def check_precision(nodes: Sequence[Node], precision: TrainingPrecision) -> None:
     """Check that every node can compute in one joint precision.
 
@@ -37,9 +41,9 @@ def check_precision(nodes: Sequence[Node], precision: TrainingPrecision) -> None
     lacking = nodes_without(nodes, precision)
     if not lacking:
         return
-    shown = listed(node.name for node in lacking[:8])
-    if len(lacking) > 8:
-        shown += f" and {len(lacking) - 8} more"
+    shown = listed(node.name for node in lacking[:_SHOWN_NODES])
+    if len(lacking) > _SHOWN_NODES:
+        shown += f" and {len(lacking) - _SHOWN_NODES} more"
     gpus = {node.device_type.gpu.name: node.device_type.gpu for node in lacking}
     raise InfeasibleError(
         f"{precision} cannot run on {shown} ({listed(sorted(gpus))})",

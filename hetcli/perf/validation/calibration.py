@@ -15,6 +15,7 @@ from hetcli.errors import UsageError
 from hetcli.perf.validation.fit import leave_one_source_out, publisher
 from hetcli.perf.validation.knobs import MIN_ROWS
 from hetcli.perf.validation.predict import predict_runs, runs_of
+from hetcli.perf.validation.statistics import P90
 from hetcli.perf.validation.table import read_table
 
 __all__ = ["Calibration", "ErrorFigures", "Factor", "calibrate", "read_efficiency"]
@@ -68,7 +69,7 @@ def _figures(logarithms: Floats) -> ErrorFigures:
     return ErrorFigures(
         rows=len(size),
         median_abs_pct=float(np.median(size)),
-        p90_abs_pct=float(np.quantile(size, 0.9)),
+        p90_abs_pct=float(np.quantile(size, P90)),
         bias_pct=float(np.median(relative)),
     )
 

@@ -52,6 +52,7 @@ def _attention(row: Row, hidden: int) -> GroupedQueryAttention | LatentAttention
     if rank is None and "multi-latent-attention" in quoted:
         raise ValueError("the sizes of its latent attention are not given")
     if rank is None and "MLA as DeepSeek-V3" in (row.text("notes") or ""):
+        # DeepSeek-V3's config.json (arXiv 2412.19437, section 4.2).
         return LatentAttention(
             heads=heads,
             query_rank=1536,
@@ -61,6 +62,7 @@ def _attention(row: Row, hidden: int) -> GroupedQueryAttention | LatentAttention
             value_head_dim=128,
         )
     if rank is not None:
+        # Widths that a note leaves out are DeepSeek-V3's.
         return LatentAttention(
             heads=heads,
             query_rank=_noted(row, r"q_lora (\d+)"),
@@ -85,6 +87,7 @@ def _blocks(row: Row, hidden: int) -> tuple[DenseFeedForward, MoeFeedForward | N
     """The dense block, the experts if any, dense layers in front, and every how many layers."""
     gated = _gated(row)
     quoted = arguments(row)
+    # Four times the hidden size where nothing is said (GPT-3, arXiv 2005.14165, section 2.1).
     dense = DenseFeedForward(size=row.integer("ffn_hidden") or 4 * hidden, gated=gated)
     experts = row.integer("num_experts")
     if not experts:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
 
 from hetcli.catalog.efficiency import EfficiencyTable
 from hetcli.errors import HetcliError
@@ -13,7 +15,7 @@ from hetcli.perf.step import predict
 from hetcli.perf.validation.runs import Run, run_of
 from hetcli.perf.validation.table import Row, SkippedRow
 
-__all__ = ["Clusters", "RowResult", "predict_rows", "predict_runs", "runs_of"]
+__all__ = ["Clusters", "RowResult", "fits", "predict_rows", "predict_runs", "runs_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def runs_of(rows: Iterable[Row]) -> tuple[list[Run], list[SkippedRow]]:
             try:
                 runs.append(run_of(row))
             except (ValueError, HetcliError) as error:
-                reason = " ".join(str(error).split())
+                reason = _reason(error)
         if reason is not None:
             skipped.append(SkippedRow(row.id, row.source, reason))
     return runs, skipped
@@ -88,8 +90,24 @@ def predict_rows(
         try:
             found.append(_result(run, seconds))
         except (ValueError, HetcliError) as error:
-            skipped.append(SkippedRow(run.id, run.source, " ".join(str(error).split())))
+            skipped.append(SkippedRow(run.id, run.source, _reason(error)))
     return found, skipped
+
+
+def _reason(error: ValueError | HetcliError) -> str:
+    """One line: of a value that a schema refuses, which one and why."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return ": ".join(
+            part for part in (where, first["msg"].removeprefix("Value error, ")) if part
+        )
+    return " ".join(str(error).split())
+
+
+def fits(run: Run) -> bool:
+    """Whether every device has room for all that the prediction says it holds."""
+    return all(peak <= room for peak, room in _peaks(replace(run, memory_of_device=True)))
 
 
 def _result(run: Run, seconds: _Seconds) -> RowResult:

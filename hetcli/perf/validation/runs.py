@@ -16,6 +16,7 @@ from hetcli.perf.configuration import (
     DeviceId,
     Framework,
     LayerRange,
+    Offload,
     Pipeline,
     Recompute,
     Replica,
@@ -49,6 +50,10 @@ _REFERENCE_NICS = {
     "cdna4": (50e9, 1.0),
 }
 _ENTRIES_BEFORE_LAYERS = 2
+# GPUs of a node where a row says nothing: those of a DGX or HGX system.
+NODE_DEVICES = 8
+# Bytes/s of one Gb/s.
+_GBPS = 1e9 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,7 @@ def _mixed(row: Row, nodes: Sequence[tuple[str, str, str, str]]) -> Hardware:
 def _named_rate(text: str, name: str) -> float | None:
     """Bytes/s from `p3.8xlarge 10 Gb/s, g4dn 50 Gb/s` for one of the names."""
     found = re.search(rf"{re.escape(name)}[\w.]* (\d+) Gb/s", text)
-    return float(found[1]) * 1e9 / 8 if found else None
+    return float(found[1]) * _GBPS if found else None
 
 
 def _pcie(rate: float) -> IntraLink:
@@ -200,14 +205,14 @@ def _hardware(row: Row) -> Hardware:
         return _mixed(row, nodes)
     name = re.sub(r"\s*\(.*\)", "", row.text("gpu") or "")
     devices = row.need("gpus")
-    per_node = row.integer("gpus_per_node") or 8
+    per_node = row.integer("gpus_per_node") or NODE_DEVICES
     rack = find_gpu(name).name in _RACK
     if rack:
         per_node = RACK_DEVICES
     network = row.text("interconnect_inter") or ""
     inside = re.search(r"PCIe \(script: (\d+) Gb/s\)", row.text("interconnect_intra") or "")
     return _cluster(
-        name, devices, min(per_node, devices), network, float(inside[1]) * 1e9 / 8 if inside else 0
+        name, devices, min(per_node, devices), network, float(inside[1]) * _GBPS if inside else 0
     )
 
 
@@ -239,8 +244,8 @@ def _nics(network: str, architecture: str, per_node: int) -> tuple[float, int]:
         r"inter_node_bandwidth=(\d+)", network
     )
     if whole:
-        count = min(per_node, 8)
-        return float(whole[1]) * 1e9 / 8 / count, count
+        count = min(per_node, NODE_DEVICES)
+        return float(whole[1]) * _GBPS / count, count
     # "Storage: 2x ..., Compute: 8x ConnectX-7 IB NDR 400Gb/s": the network of the computation.
     fastest = max(
         (
@@ -255,14 +260,15 @@ def _nics(network: str, architecture: str, per_node: int) -> tuple[float, int]:
         total, count = fastest
         # Racks are made of trays of four devices, each with its own NICs.
         trays = per_node // 4 if per_node > 8 else 1
-        return total / count * 1e9 / 8, count * trays
+        return total / count * _GBPS, count * trays
     if "Omni-Path" in network:
+        # Jean Zay's nodes: four links of 100 Gb/s.
         return 12.5e9, 4
     if "Slingshot" in network:
         return 25e9, 4
     alone = re.fullmatch(r"(\d+) Gb/s", network)
     if alone:
-        return float(alone[1]) * 1e9 / 8, 1
+        return float(alone[1]) * _GBPS, 1
     rate, share = _REFERENCE_NICS.get(architecture, (50e9, 1.0))
     return rate, max(1, round(per_node * share))
 
@@ -306,8 +312,22 @@ def _framework(row: Row) -> tuple[Framework, int]:
     return "megatron", 1 if modern and not zero else stage
 
 
-def _release(row: Row) -> str:
-    """NeMo's container release; what names none is older than any that is told apart."""
+def _offload(row: Row) -> Offload:
+    """What a note says to lie in the host's memory."""
+    notes = row.text("notes") or ""
+    if "full cpu offload" in notes or "Par Offl=Y" in notes:
+        return "optimizer+parameters"
+    return "optimizer" if "Opt Offl=Y" in notes else "none"
+
+
+def _release(row: Row, framework: Framework) -> str:
+    """NeMo's container release; what names none is older than any that is told apart.
+
+    Of PyTorch the year tells whether it was 2.2 (January 2024), whose attention is another.
+    """
+    if framework == "fsdp":
+        # A row without a year is taken to be recent.
+        return "2.2" if (row.integer("year") or 2025) >= 2024 else ""
     found = re.search(
         r"NeMo (\d\d\.\d\d(?:\.\d\d)?)|Release (\d\d\.\d\d)", row.text("framework") or ""
     )
@@ -377,6 +397,11 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
     batch, micro = row.need("global_batch"), row.need("micro_batch")
     if batch % (micro * dp):
         raise ValueError(f"batch {batch} is not micro-batch {micro} x dp {dp} x a whole number")
+    ep = row.integer("ep") or 1
+    experts = row.integer("num_experts") or 0
+    ranks = len(devices) // pp
+    if ep > 1 and (ranks % ep or experts % ep):
+        raise ValueError(f"ep {ep} divides not both {experts} experts and {ranks} ranks")
     virtual = row.integer("vpp") or _noted_virtual(row, pp)
     framework, zero = _framework(row)
     ranges = _chunks(_boundaries(row, model.layer_count, pp), virtual if pp > 1 else 1)
@@ -393,7 +418,6 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
     schedule: ScheduleName = "interleaved" if virtual > 1 and pp > 1 else "1f1b"
     modern = framework == "fsdp" or (framework == "megatron" and zero in (1, 3))
     sequence_parallel = row.text("sequence_parallel")
-    ep = row.integer("ep") or 1
     etp = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d+)", row.text("notes") or "")
     return Configuration(
         pipelines=(Pipeline(tuple(stages)),),
@@ -402,13 +426,14 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
         sequence=row.need("seq_len"),
         precision=_precision(row),
         framework=framework,
-        framework_release=_release(row),
+        framework_release=_release(row, framework),
         context_parallel=cp,
         expert_parallel=ep,
         expert_tensor_parallel=int(etp[1]) if etp else 1,
         sequence_parallel=tp > 1
         and (sequence_parallel == "y" or (modern and not sequence_parallel)),
         zero_stage=zero,
+        offload=_offload(row),
         schedule=schedule,
         allow_tf32="Sailor" in row.source,
         # Stages may differ in their tensor-parallel degree there, so that one rank sends all.
@@ -422,6 +447,8 @@ def _configuration(row: Row, model: Model, hardware: Hardware) -> Configuration:
         # NVIDIA's recipes overlap them (NeMo's tp_comm_overlap); earlier published runs do not.
         overlap_tensor_parallel=modern and framework == "megatron",
         attention=_attention(row),
+        # MosaicML's models take their loss from flash-attention (llmfoundry/models/mpt, loss_fn).
+        fused_loss="LLM Foundry" in (row.text("framework") or ""),
     )
 
 

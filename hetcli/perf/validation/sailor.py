@@ -48,10 +48,12 @@ _KINDS: Mapping[str, LayerKind] = {
     "transformer": "layer",
     "head": "head",
 }
-# Models of the runs: folder name -> layer table's name, layers, hidden size, heads, vocabulary.
+# Models of the runs: folder name -> layer table's name, layers, hidden size, heads, vocabulary, as
+# in the models' public config.json (facebook/opt-350m, EleutherAI/gpt-neo-2.7B) and in the table of
+# parameters that comes with the runs.
 _MODELS = {
     "OPT-350": ("OPT-350", 24, 1024, 16, 50272),
-    "GPT-NEO": ("GPT-Neo-2.7", 32, 2560, 32, 128256),
+    "GPT-NEO": ("GPT-Neo-2.7", 32, 2560, 32, 50257),
 }
 # Its "RTX-2080" has 11 GB, which is the RTX 2080 Ti's memory.
 _GPUS = {"RTX-2080": "RTX-2080-Ti"}
@@ -171,6 +173,7 @@ def sailor_runs(
 def _model(name: str, layers: int, hidden: int, heads: int, vocabulary: int) -> Model:
     layer = Layer(
         attention=GroupedQueryAttention(heads=heads, kv_heads=heads, head_dim=hidden // heads),
+        # Both models' public configurations: OPT (arXiv 2205.01068, table 1) and GPT-Neo.
         feed_forward=DenseFeedForward(size=4 * hidden, gated=False),
     )
     return Model(

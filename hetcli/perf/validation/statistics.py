@@ -13,6 +13,8 @@ from hetcli.perf.validation.predict import RowResult
 
 __all__ = ["Figures", "figures", "groups", "rank_correlation"]
 
+# The quantile that is called p90.
+P90 = 0.9
 # Fewer runs than this have no order worth a number.
 MIN_RANKED = 4
 
@@ -54,7 +56,7 @@ def figures(results: Sequence[RowResult], *, memory: bool = False) -> Figures:
         rows=len(pairs),
         mean_abs_pct=float(size.mean()),
         median_abs_pct=float(np.median(size)),
-        p90_abs_pct=float(np.quantile(size, 0.9)),
+        p90_abs_pct=float(np.quantile(size, P90)),
         bias_pct=float(np.median(errors)),
         spearman=rank_correlation(results, memory=memory),
     )

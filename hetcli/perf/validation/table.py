@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ __all__ = ["Row", "SkippedRow", "parse_table", "read_table"]
 
 # Flags that say why a row cannot be predicted (the data's own words).
 _UNUSABLE = ("no_", "plan_mismatch", "suspect", "hybrid_mamba", "task_")
-_REQUIRED = ("id", "source", "model", "seq_len", "tp", "pp", "global_batch")
+_REQUIRED = ("model", "seq_len", "tp", "pp", "global_batch")
+# What may stand between cells; spreadsheets write semicolons where the comma is a decimal point.
+_DELIMITERS = (",", ";", "\t", "|")
 _INTEGER = re.compile(r"\d+(\.0*)?")
 
 
@@ -46,9 +49,17 @@ class Row:
         return self.cells.get(column, "").strip() or None
 
     def number(self, column: str) -> float | None:
-        """The cell as a number. Raises ValueError when it is none."""
+        """The cell as a number from zero on. Raises ValueError when it is none."""
         cell = self.text(column)
-        return None if cell is None else float(cell)
+        if cell is None:
+            return None
+        try:
+            value = float(cell)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{column} is {cell!r}, not a number from zero on")
+        return value
 
     def integer(self, column: str) -> int | None:
         """The cell as a whole number. Raises ValueError when it is none."""
@@ -60,10 +71,12 @@ class Row:
         return int(float(cell))
 
     def need(self, column: str) -> int:
-        """A whole number that must be there. Raises ValueError otherwise."""
+        """A whole number that must be there, and not be 0. Raises ValueError otherwise."""
         value = self.integer(column)
         if value is None:
             raise ValueError(f"{column} is not given")
+        if value == 0:
+            raise ValueError(f"{column} is 0")
         return value
 
     @property
@@ -89,30 +102,42 @@ class SkippedRow:
 
 
 def parse_table(text: str, name: str) -> list[Row]:
-    """Rows of a comma-separated table. Raises SpecError when it has not the columns needed."""
-    reader = csv.DictReader(io.StringIO(text))
-    columns = reader.fieldnames or []
+    """Rows of a table whose cells a comma, semicolon, tab or bar separates.
+
+    A row without an `id` is called by its line, one without a `source` by the table's name. Raises
+    SpecError when the table has not the columns needed.
+    """
+    heading = text.partition("\n")[0]
+    delimiter = max(_DELIMITERS, key=heading.count)
+    reader = csv.DictReader(io.StringIO(text), delimiter=delimiter)
+    columns = [column.strip() for column in reader.fieldnames or []]
+    reader.fieldnames = columns
     missing = [column for column in _REQUIRED if column not in columns]
     if missing:
         raise SpecError(
             f"{name}:1: the table has no column {', '.join(missing)}",
             why="a run is predicted from its model, sizes and parallel degrees",
-            fix="name the columns id, source, gpu, model, layers, hidden, heads, ...",
+            fix="name them in the first line: gpu, gpus, model, layers, hidden, seq_len, ...",
         )
-    return list(_rows(reader))
+    return list(_rows(reader, name))
 
 
-def _rows(reader: csv.DictReader[str]) -> Iterator[Row]:
+def _rows(reader: csv.DictReader[str], name: str) -> Iterator[Row]:
     for record in reader:
         cells = {key: value or "" for key, value in record.items() if isinstance(key, str)}
+        if not any(cell.strip() for cell in cells.values()):
+            continue
+        for column, otherwise in (("id", f"line {reader.line_num}"), ("source", name)):
+            cells[column] = cells.get(column, "").strip() or otherwise
         yield Row(reader.line_num, cells)
 
 
 def read_table(path: Path) -> list[Row]:
     """Rows of the table in a file. Raises SpecError when it cannot be read."""
     try:
-        return parse_table(path.read_text("utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
+        # Spreadsheets put a byte order mark in front.
+        return parse_table(path.read_text("utf-8-sig"), str(path))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(
             f"{path} cannot be read as a table", why=str(error), fix="give a UTF-8 CSV file"
         ) from error

@@ -198,7 +198,7 @@ def _rows(
 
 
 def _steps(most: int) -> list[int]:
-    """Numbers of stages: all up to `MOST_STAGES`, then ever fewer, at last the most."""
+    """Numbers of stages: all up to `MOST_STAGES`, then each a quarter (1/4) more, last the most."""
     found = list(range(1, min(most, MOST_STAGES) + 1))
     while found[-1] < most:
         found.append(min(most, found[-1] + max(1, found[-1] // 4)))

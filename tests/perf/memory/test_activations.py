@@ -280,6 +280,9 @@ def test_the_loss_needs_fp32_logits_of_the_local_vocabulary(build):
     assert beside.loss + beside.logits == 10 * logits
     exact = head_activation_bytes(model, replace(shape, precision="fp32"), "megatron")
     assert (exact.loss, exact.logits) == (4 * logits, 0)
+    # flash-attention's loss keeps the bf16 logits and writes their gradient.
+    fused = head_activation_bytes(model, replace(shape, fused_loss=True), "fsdp")
+    assert (fused.loss, fused.logits) == (2 * logits, 2 * logits)
 
 
 def test_prediction_layers_have_losses_of_their_own(build):

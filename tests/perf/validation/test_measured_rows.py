@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetcli.perf.validation.predict import predict_rows, runs_of
+from hetcli.perf.validation.predict import fits, predict_rows, runs_of
 from hetcli.perf.validation.runs import Run, run_of
 from hetcli.perf.validation.table import Row
 
@@ -115,3 +115,33 @@ def test_deepspeed_sends_parts_and_sailor_the_whole() -> None:
     assert read(framework="DeepSpeed").configuration.partitioned_boundaries
     sailor = read(framework="Sailor (Megatron-DeepSpeed)", source="Sailor (SOSP25)")
     assert not sailor.configuration.partitioned_boundaries
+
+
+def test_what_a_note_says_lies_in_the_hosts_memory() -> None:
+    def offload(notes: str) -> str:
+        return read(
+            framework="Megatron-DeepSpeed", zero_stage="zero3", notes=notes
+        ).configuration.offload
+
+    assert offload("With full cpu offload") == "optimizer+parameters"
+    assert offload("Opt Offl=Y; Par Offl=N") == "optimizer"
+    assert offload("Opt Offl=N; Par Offl=N") == "none"
+
+
+@pytest.mark.parametrize(("year", "release"), [("2023", ""), ("2024", "2.2"), ("", "2.2")])
+def test_the_year_tells_which_attention_fsdp_ran(year: str, release: str) -> None:
+    assert read(framework="PyTorch FSDP", year=year).configuration.framework_release == release
+
+
+def test_a_fused_loss_needs_less_memory() -> None:
+    cells = {"framework": "LLM Foundry / Composer PyTorch FSDP", "gpus": "1", "global_batch": "256"}
+    large = cells | {"micro_batch": "256", "vocab": "50368", "recompute": "full"}
+    assert fits(read(**large))
+    assert not fits(read(**large | {"framework": "PyTorch FSDP"}))
+
+
+def test_expert_ranks_that_cannot_be_formed_are_skipped() -> None:
+    # Eight devices in one stage, where 16 would hold an expert each.
+    runs, skipped = runs_of([row(num_experts="16", topk="2", ep="16")])
+    assert runs == []
+    assert skipped[0].reason == "ep 16 divides not both 16 experts and 8 ranks"
