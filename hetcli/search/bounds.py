@@ -3,7 +3,7 @@
 All rest on facts about 1F1B with m micro-batches over p stages, where stage k takes t_k for a
 micro-batch, its messages included. Stage k works m t_k, and its gradients, parameters and update
 follow. And micro-batches pass through all stages before and after that (`hetcli.search.passing`).
-With model chunks only the first fact holds, and messages hide behind the computation.
+With model chunks they pass through the first chunks only, and messages hide behind the computation.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcli.search.costing import Family
-from hetcli.search.passing import highest_rates, layer_rates, pipeline_bounds
+from hetcli.search.costs import Family
+from hetcli.search.passing import (
+    chunk_rates,
+    highest_chunk_rates,
+    highest_rates,
+    highest_warm_up_rates,
+    layer_rates,
+    pipeline_bounds,
+    warm_up_rates,
+)
 from hetcli.search.tables import Fitted, Tables, count_within
 from hetcli.search.tail import ALONE, FIRST, LAST, MIDDLE
 
@@ -39,27 +47,25 @@ Bools = NDArray[np.bool_]
 TINY = 1e-30
 
 
-def family_bound(
-    family: Family, tables: Tables, layers: int, deepest: int, stages: int | None
-) -> float:
+def family_bound(family: Family, tables: Tables, deepest: int, stages: int | None) -> float:
     """Seconds that no pipeline of a family beats, whatever its stages, order and split.
 
     Args:
         family: degrees and their costs.
         tables: of the family.
-        layers: of the model.
         deepest: most stages of a pipeline.
         stages: their number where it is fixed.
     """
     found = np.full(deepest + 1, np.inf)
-    found[1] = tables.work[:, -1, ALONE, -1].min()
-    found[2:] = _several(family, tables, layers, deepest)
+    if family.degrees.virtual_stages == 1:
+        found[1] = tables.work[:, -1, ALONE, -1].min()
+    found[2:] = _several(family, tables, deepest)
     return float(found.min() if stages is None else found[stages])
 
 
-def _several(family: Family, tables: Tables, layers: int, deepest: int) -> Floats:
+def _several(family: Family, tables: Tables, deepest: int) -> Floats:
     """The bounds over all pipelines of 2, 3, .. stages."""
-    m = family.micro_batches
+    m, layers = family.micro_batches, family.layers
     found = np.full(deepest - 1, np.inf)
     send = _least_send(family)
     each = np.minimum.reduce(
@@ -75,7 +81,10 @@ def _several(family: Family, tables: Tables, layers: int, deepest: int) -> Float
     if enough == len(room):
         return found
     plain = family.degrees.virtual_stages == 1
-    several = pipeline_bounds(tables.unit, family.most, layers, m, deepest, passes=plain)[1:]
+    even = family.degrees.virtual_stages if not plain and family.even_chunks else None
+    several = pipeline_bounds(
+        tables.unit, family.most, layers, m, deepest, family.first_chunk, even
+    )[1:]
     if plain:
         first, last = (tables.ends[:, :, role].sum(axis=0).min() for role in (FIRST, LAST))
         several += 2 * np.arange(1, len(several) + 1) * send.min()
@@ -98,24 +107,24 @@ def is_regular(family: Family, rows: Ints, counts: Ints) -> Bools:
     return found
 
 
-def shape_bounds(family: Family, tables: Tables, layers: int, rows: Ints, counts: Ints) -> Floats:
+def shape_bounds(family: Family, tables: Tables, rows: Ints, counts: Ints) -> Floats:
     """Seconds that no split of the layers beats, for many shapes, [candidates].
 
     Args:
         family: degrees and their costs.
         tables: of the family.
-        layers: of the model.
         rows: of each run along the pipeline, [candidates, runs].
         counts: stages of each run, all at least 1.
     """
-    m = family.micro_batches
+    m, layers = family.micro_batches, family.layers
     stages = counts.sum(axis=1)
     alone = stages == 1
     first, last = rows[:, 0], rows[:, -1]
     unit, work = tables.unit[rows], tables.unit_work[rows]
-    within, across = _sends(family, rows, counts)
-    within, across = _blocking(family, within), _blocking(family, across)
-    plain = family.degrees.virtual_stages == 1
+    sends = _sends(family, rows, counts)
+    within, across = (_blocking(family, each) for each in sends)
+    chunks = family.degrees.virtual_stages
+    plain = chunks == 1
     head = np.where(alone, tables.ends[:, first, ALONE], tables.ends[:, first, FIRST])
     tail = np.where(alone, 0.0, tables.ends[:, last, LAST])
 
@@ -134,26 +143,36 @@ def shape_bounds(family: Family, tables: Tables, layers: int, rows: Ints, counts
         total = layers * unit.min(axis=1) + head.sum(axis=0) + tail.sum(axis=0)
         total = total + 2 * (within.sum(axis=1) + across.sum(axis=1))
         passing = total + (layers + capacity(unit)) / layer_rates(m, counts, unit)
-        reduced, follows = after_pipeline(tables, layers, rows, counts)
-        found = np.maximum(found, passing + reduced + follows)
-    return found
+    else:
+        rates = chunk_rates(m, counts, unit, family.first_chunk)
+        passing = (layers + capacity(unit)) / rates
+        path = layers * unit.min(axis=1) + head.sum(axis=0) + tail.sum(axis=0)
+        path += 2 * chunks * sum(each.sum(axis=1) for each in sends)
+        if family.even_chunks:
+            path += layers / warm_up_rates(m, counts, unit, chunks)
+        passing = np.maximum(passing, path)
+    reduced, follows = after_pipeline(tables, layers, rows, counts)
+    longest: Floats = np.maximum(found, passing + reduced + follows)
+    return longest
 
 
-def mix_bounds(family: Family, tables: Tables, layers: int, counts: Ints) -> Floats:
+def mix_bounds(family: Family, tables: Tables, counts: Ints) -> Floats:
     """Seconds that no order of a mix and no split beats, [candidates].
 
     Args:
         family: degrees and their costs.
         tables: of the family.
-        layers: of the model.
         counts: stages of each row, [candidates, rows].
     """
-    m = family.micro_batches
+    m, layers = family.micro_batches, family.layers
     used = counts > 0
     # Two stages wait for each boundary.
-    inside = _blocking(family, 2 * _within(family, np.arange(counts.shape[1])[None], counts))
     supports, which = _supports(counts)
-    across = _blocking(family, np.array([2 * sum(_gaps(family, each)) for each in supports]))[which]
+    sends = (
+        2 * _within(family, np.arange(counts.shape[1])[None], counts),
+        np.array([2 * sum(_gaps(family, each)) for each in supports])[which],
+    )
+    inside, across = (_blocking(family, each) for each in sends)
 
     several = counts.sum(axis=1) > 1
 
@@ -182,10 +201,19 @@ def mix_bounds(family: Family, tables: Tables, layers: int, counts: Ints) -> Flo
     if family.degrees.virtual_stages == 1:
         passing = layers * least(tables.unit) + inside.sum(axis=1) + across + ends(1.0)
         passing += (layers + capacity(tables.unit)) / highest_rates(m, counts, tables.unit)
-        reduced = least(tables.first_reduced)
-        updating = layers / (counts / np.maximum(tables.unit_after[1], TINY)).sum(axis=1)
-        found = np.maximum(found, passing + np.where(several, reduced, 0.0) + updating)
-    return found
+    else:
+        rates = highest_chunk_rates(m, counts, tables.unit, family.first_chunk)
+        passing = (layers + capacity(tables.unit)) / rates
+        chunks = family.degrees.virtual_stages
+        path = layers * least(tables.unit) + ends(1.0)
+        path += chunks * (sends[0].sum(axis=1) + sends[1])
+        if family.even_chunks:
+            path += layers / highest_warm_up_rates(m, counts, tables.unit, chunks)
+        passing = np.maximum(passing, path)
+    reduced = least(tables.first_reduced)
+    updating = layers / (counts / np.maximum(tables.unit_after[1], TINY)).sum(axis=1)
+    longest: Floats = np.maximum(found, passing + np.where(several, reduced, 0.0) + updating)
+    return longest
 
 
 def row_caps(family: Family, fitted: Fitted, seconds: Floats | float, gap: float = 0.0) -> Ints:
@@ -206,14 +234,14 @@ def row_caps(family: Family, fitted: Fitted, seconds: Floats | float, gap: float
     return found
 
 
-def made_within(family: Family, fitted: Fitted, counts: Ints, layers: int, seconds: float) -> Bools:
+def made_within(family: Family, fitted: Fitted, counts: Ints, seconds: float) -> Bools:
     """Whether mixes are made for a step of so many seconds, [candidates]: their rows have room."""
     room = row_rooms(row_caps(family, fitted, seconds))
     held = room[np.arange(len(room)), np.minimum(counts, room.shape[1] - 1)].sum(axis=1)
     # Without room for a layer, only the ends can be of a row.
     ends = ((counts <= 2) | (room[:, -1] > 0)).all(axis=1)
     alone = counts @ (fitted.alone <= seconds).astype(np.int64) > 0
-    found: Bools = np.where(counts.sum(axis=1) > 1, ends & (held >= layers), alone)
+    found: Bools = np.where(counts.sum(axis=1) > 1, ends & (held >= family.layers), alone)
     return found
 
 
@@ -228,13 +256,13 @@ def row_rooms(caps: Ints) -> Ints:
     return found
 
 
-def has_room(family: Family, fitted: Fitted, layers: int, deepest: int) -> bool:
+def has_room(family: Family, fitted: Fitted, deepest: int) -> bool:
     """Whether the pools, each full of the rows that hold most, have memory for all layers."""
     if np.isfinite(fitted.alone).any():
         return True
     room = row_rooms(row_caps(family, fitted, np.inf))
     stages = np.minimum(family.most, deepest)
-    return bool(room[np.arange(len(room)), stages].sum() >= layers)
+    return bool(room[np.arange(len(room)), stages].sum() >= family.layers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""What `perf` says of one family of candidates, as arrays over layers, for every kind of stage.
+"""Asks `perf` what the kinds of stages of a family cost, as arrays over layers.
 
 Every number comes from the functions that judge a whole configuration, asked once for a small probe
 of each pool; a sum over layers is then a difference of two entries of a cumulated array. For stages
@@ -29,101 +29,24 @@ from hetcli.perf.rules import can_talk, runs_attention, supports
 from hetcli.perf.stage import Costs, Pass, replica_time
 from hetcli.perf.step import micro_exposed
 from hetcli.perf.synchronisation import synchronisation
+from hetcli.search.costs import Family, Passes, Row
 from hetcli.search.families import Problem, recomputes
 from hetcli.search.layout import Degrees
 from hetcli.search.placement import regular_stages, stages_per_node
 from hetcli.search.pools import Orders, Pool, orders
-from hetcli.search.tail import ALONE, Tail, cumulated, tail_of
-from hetcli.spec.model.architecture import MoeFeedForward
+from hetcli.search.tail import ALONE, Tail, tail_of
+from hetcli.spec.model.architecture import Layer, MoeFeedForward
 from hetcli.spec.workload import RecomputeChoice
 
-__all__ = ["Costing", "Family", "Passes", "Row", "stage_passes"]
+__all__ = ["Costing", "stage_passes"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Passes:
-    """Seconds of one micro-batch on one pool, forward and backward: [2, layers + 1] cumulated over
-    layers, and [2, roles] what a stage does beside its layers."""
-
-    layers: Floats
-    ends: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """Stages on one pool.
-
-    `most` of them fit on it, up to `regular` all placed alike. `per_node` stages share a node, None
-    where a stage has whole nodes or lies over their borders. They may recompute what `choices`
-    says, most first, and take `passes` then; every other choice is faster than the one before it.
-    """
-
-    pool: Pool
-    most: int
-    regular: int
-    per_node: int | None
-    choices: tuple[RecomputeChoice, ...]
-    passes: tuple[Passes, ...]
-    tail: Tail
-
-
-@dataclass(frozen=True, eq=False)
-class Family:
-    """Degrees with all their kinds of stages.
-
-    `send[a, b]` is one boundary transfer, one direction, from a stage of row a to one of row b on
-    other nodes, `inside[a]` that between stages of one node; both infinite where there is none.
-    `luckiest` are the same while no other rank of the stage sends.
-    """
-
-    degrees: Degrees
-    micro_batches: int
-    rows: tuple[Row, ...]
-    send: Floats
-    luckiest: Floats
-    inside: Floats
-
-    @cached_property
-    def pool(self) -> Ints:
-        """The pool of every row."""
-        return np.array([row.pool.index for row in self.rows])
-
-    @cached_property
-    def most(self) -> Ints:
-        """Stages that the pool of every row holds."""
-        return np.array([row.most for row in self.rows])
-
-    @cached_property
-    def regular(self) -> Ints:
-        """Stages of every row's pool up to which all are placed alike."""
-        return np.array([row.regular for row in self.rows])
-
-    @property
-    def waits(self) -> int:
-        """How often a message of a boundary blocks each of its two stages.
-
-        That is when the stage sends it; DeepSpeed's stages receive in turn, too. Between model
-        chunks messages hide behind the computation of other chunks.
-        """
-        if self.degrees.virtual_stages > 1:
-            return 0
-        return 2 if self.degrees.framework == "deepspeed" else 1
-
-    @cached_property
-    def least_send(self) -> Floats:
-        """The fastest boundary between two stages of a row."""
-        return np.minimum(self.inside, np.diagonal(self.luckiest))
-
-    @cached_property
-    def least_across(self) -> Floats:
-        """The fastest boundary between stages of two rows, whichever comes first, [rows, rows]."""
-        placed_alike = (self.most <= self.regular)[:, None]
-        found = np.where(placed_alike, self.send, self.luckiest)
-        return np.minimum(found, found.T)
+# A part of a stage that is next to nothing.
+_LITTLE = 1e-6
 
 
 @dataclass(eq=False)
@@ -139,6 +62,8 @@ class Costing:
     _sends: dict[object, float] = field(default_factory=dict)
     _transferred: dict[object, tuple[Floats, Floats, Floats]] = field(default_factory=dict)
     _orders: dict[tuple[int, ...], Orders] = field(default_factory=dict)
+    _routed: dict[int, Ints] = field(default_factory=dict)
+    _kinds: dict[int, Ints] = field(default_factory=dict)
     _groups: dict[object, list[tuple[DeviceId, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -150,21 +75,31 @@ class Costing:
         return self._costs
 
     @cached_property
-    def routed(self) -> Ints:
-        """Layers with routed experts among the first 0, 1, .. layers."""
-        each = [
-            isinstance(layer.feed_forward, MoeFeedForward)
-            for layer in self.problem.model.each_layer()
-        ]
-        return np.concatenate([[0], np.cumsum(each)])
+    def _each(self) -> list[Layer]:
+        return list(self.problem.model.each_layer())
 
-    @cached_property
-    def kinds(self) -> Ints:
-        """The first layer of each kind."""
-        first: dict[int, int] = {}
-        for position, layer in enumerate(self.problem.model.each_layer()):
-            first.setdefault(id(layer), position)
-        return np.array(list(first.values()))
+    def routed(self, chunks: int) -> Ints:
+        """Layers with routed experts among the first 0, 1, .. layers of all chunks."""
+        if chunks not in self._routed:
+            each = [isinstance(layer.feed_forward, MoeFeedForward) for layer in self._each]
+            number = np.array(each).reshape(chunks, -1).sum(axis=0)
+            self._routed[chunks] = np.concatenate([[0], np.cumsum(number)])
+        return self._routed[chunks]
+
+    def first_chunk(self, chunks: int) -> float:
+        """The least part of a stage that its first chunk is, whatever its layers are."""
+        alike = len(self.kinds(1)) == 1
+        return 1 / chunks if alike else min(1 / chunks, _LITTLE)
+
+    def kinds(self, chunks: int) -> Ints:
+        """The first layer of each kind; with chunks, of each combination of kinds."""
+        if chunks not in self._kinds:
+            kinds = np.array([id(layer) for layer in self._each]).reshape(chunks, -1)
+            first: dict[tuple[int, ...], int] = {}
+            for position, kind in enumerate(kinds.T.tolist()):
+                first.setdefault(tuple(kind), position)
+            self._kinds[chunks] = np.array(list(first.values()))
+        return self._kinds[chunks]
 
     @cached_property
     def apart(self) -> Bools:
@@ -195,6 +130,7 @@ class Costing:
         Infinite on pools without a stage. Where layers are unlike, a pool does some of them faster
         than others; the least ratio never overestimates.
         """
+        degrees = replace(degrees, virtual_stages=1)
         key = (_without_data(degrees), _reach(degrees), tuple(most_stages > 0))
         if key not in self._units:
             found = np.full(len(self.problem.pools), np.inf)
@@ -268,13 +204,19 @@ class Costing:
     def passes(self, degrees: Degrees, pool: Pool, recompute: RecomputeChoice) -> Passes:
         """Costs of layers and ends on a pool."""
         # Layers cost the same whatever dp is, unless experts are shared over replicas.
-        key = (_without_data(degrees), _reach(degrees), recompute, pool.index)
+        chunks = degrees.virtual_stages
+        key = (_without_data(degrees), _reach(degrees), chunks, recompute, pool.index)
         if key not in self._passes:
-            members = self._members(degrees, pool, _reach(degrees))
-            configuration = self._probe(replace(degrees, recompute=recompute), [members])
-            each, first, last = stage_passes(self.problem, configuration, self._costs)
-            ends = np.array([np.zeros(2), last, first, first + last])
-            self._passes[key] = Passes(cumulated(each), ends.T)
+            if chunks > 1:
+                whole = self.passes(replace(degrees, virtual_stages=1), pool, recompute)
+                found = Passes.of(np.diff(whole.layers), whole.ends, chunks)
+            else:
+                members = self._members(degrees, pool, _reach(degrees))
+                configuration = self._probe(replace(degrees, recompute=recompute), [members])
+                each, first, last = stage_passes(self.problem, configuration, self._costs)
+                ends = np.array([np.zeros(2), last, first, first + last])
+                found = Passes.of(each, ends.T, chunks)
+            self._passes[key] = found
         return self._passes[key]
 
     def _recomputes(self, pool: Pool) -> tuple[RecomputeChoice, ...]:
@@ -285,10 +227,15 @@ class Costing:
     # --- after the last backward pass -----------------------------------------------------------
 
     def _tail(self, degrees: Degrees, pool: Pool) -> Tail:
-        key = (_of_states(degrees), degrees.data, pool.index)
+        chunks = degrees.virtual_stages
+        key = (_of_states(degrees), degrees.data, chunks, pool.index)
         if key not in self._tails:
-            configuration = self._probe(degrees, [self._members(degrees, pool, degrees.data)])
-            self._tails[key] = tail_of(self.problem, configuration, configuration.stages[0])
+            if chunks > 1:
+                whole = self._tail(replace(degrees, virtual_stages=1), pool)
+                self._tails[key] = whole.folded(chunks)
+            else:
+                configuration = self._probe(degrees, [self._members(degrees, pool, degrees.data)])
+                self._tails[key] = tail_of(self.problem, configuration, configuration.stages[0])
         return self._tails[key]
 
     def micro_exposed(self, degrees: Degrees, row: Row) -> Floats:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcli.search.costing import Family
+from hetcli.search.costs import Family
 from hetcli.search.layout import Degrees
 from hetcli.search.tables import Fitted, Tables
 
-__all__ = ["Item", "Mixed", "Open", "Shape", "Shapes", "size"]
+__all__ = ["Interleaved", "Item", "Mixed", "Open", "Shape", "Shapes", "size"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,9 +60,19 @@ class Shape:
     split: Ints
 
 
-Item = Degrees | Open | Mixed | Shapes | Shape
+@dataclass(frozen=True, slots=True, eq=False)
+class Interleaved:
+    """Degrees with each of several numbers of model chunks a stage."""
+
+    degrees: Degrees
+    chunks: tuple[int, ...]
+
+
+Item = Degrees | Interleaved | Open | Mixed | Shapes | Shape
 
 
 def size(item: Item) -> int:
     """How many candidates an entry of the queue stands for."""
+    if isinstance(item, Interleaved):
+        return len(item.chunks)
     return len(item.counts) if isinstance(item, Mixed | Shapes) else 1

@@ -22,6 +22,7 @@ from hetcli.perf.rules import (
     check_splits,
     check_tensor_parallel,
     divisors,
+    interleaving_is_legal,
     legal_expert_parallel,
     legal_expert_tensor_parallel,
     legal_tensor_parallel,
@@ -33,11 +34,16 @@ from hetcli.search.pools import Pool
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.workload import Pretrain, RecomputeChoice
 
-__all__ = ["Problem", "check_request", "families", "precisions", "recomputes"]
+__all__ = ["Problem", "check_request", "families", "interleavings", "precisions", "recomputes"]
+
+# Targets whose pipelines can have several model chunks a stage.
+INTERLEAVING = frozenset[str]({"megatron", "torchtitan", "generic", "free"})
 
 # Bounds of the space that published runs stay within: Llama 3 has 8,192 tokens a context rank
 # (arXiv 2407.21783, table 4), and micro-batches of tens of sequences fit small models only.
 MAX_MICRO_BATCH = 64
+# NVIDIA's recipe for GPT-3 175B has 12 (NeMo framework, performance summary).
+MAX_VIRTUAL_STAGES = 12
 MIN_TOKENS_PER_CONTEXT_RANK = 4096
 
 
@@ -110,6 +116,13 @@ def check_request(problem: Problem) -> None:
         expert_parallel=options.expert_parallel or 1,
         precision=None if workload.precision == "auto" else workload.precision,
     )
+    chunks = options.virtual_stages or 1
+    if model.layer_count % chunks:
+        raise ConfigurationError(
+            f"{chunks} virtual stages do not divide {model.layer_count} layers",
+            why="every chunk of the model has as many layers",
+            fix=f"--virtual-stages {max(d for d in divisors(model.layer_count) if d < chunks)}",
+        )
     size = options.micro_batch_size or 1
     if options.data_parallel or options.micro_batch_size:
         check_batch(workload.global_batch, size, data)
@@ -182,6 +195,29 @@ def families(problem: Problem, pruned: Counter[str]) -> Iterator[Degrees]:
                         yield from _variants(
                             problem, pruned, precision, tensor, context, data, size
                         )
+
+
+def interleavings(problem: Problem, degrees: Degrees) -> tuple[int, ...]:
+    """Numbers of model chunks a stage, ascending, that pipelines of these degrees may have.
+
+    None where the user says how many, and where the target's pipelines have one. All chunks are as
+    long, and every stage has as many layers of each, as Megatron-LM counts them
+    (--num-layers-per-virtual-pipeline-stage).
+    """
+    options, workload = problem.options, problem.workload
+    if options.virtual_stages is not None or options.target not in INTERLEAVING:
+        return ()
+    micro_batches = workload.global_batch // (degrees.micro_batch_size * degrees.data)
+    layers = problem.model.layer_count
+    return tuple(
+        chunks
+        for chunks in range(2, MAX_VIRTUAL_STAGES + 1)
+        if layers % chunks == 0
+        and any(
+            interleaving_is_legal(stages, micro_batches)
+            for stages in range(2, min(layers // chunks, micro_batches) + 1)
+        )
+    )
 
 
 def _is_free(options: PlanOptions) -> bool:

@@ -29,8 +29,10 @@ from hetcli.search.bounds import (
     row_rooms,
     shape_bounds,
 )
-from hetcli.search.costing import Costing, Family
-from hetcli.search.entries import Item, Mixed, Open, Shape, Shapes, size
+from hetcli.search.costing import Costing
+from hetcli.search.costs import Family
+from hetcli.search.depths import Depths
+from hetcli.search.entries import Interleaved, Item, Mixed, Open, Shape, Shapes, size
 from hetcli.search.exact import Exact, exact_of
 from hetcli.search.families import Problem, families, precisions
 from hetcli.search.found import Found, predicted
@@ -40,12 +42,11 @@ from hetcli.search.leaf import best_split, least_bottleneck, polished
 from hetcli.search.limits import Limits
 from hetcli.search.mixes import mixes, ordered
 from hetcli.search.partition import even_split
-from hetcli.search.passing import pipeline_bounds
 from hetcli.search.requirements import Requirements
 from hetcli.search.splits import split_shapes, stages_of
 from hetcli.search.tables import Fitted, Tables
 from hetcli.search.tail import ALONE
-from hetcli.search.worth import SECONDS_PER_HOUR, Worth, check_prices
+from hetcli.search.worth import Worth, check_prices
 
 __all__ = ["Grid"]
 
@@ -79,6 +80,7 @@ class Grid:
     limits: Limits = field(init=False)
     requirements: Requirements = field(init=False)
     worth: Worth = field(init=False)
+    depths: Depths = field(init=False)
     pruned: Counter[str] = field(default_factory=Counter)
     scored: int = 0
     incumbents: Incumbents = field(init=False)
@@ -99,15 +101,11 @@ class Grid:
             problem.options, problem.workload, problem.hardware, problem.pools
         )
         self.requirements.check()
+        self.depths = Depths(problem, self.costing, self.requirements)
         self.worth = Worth(problem, self.requirements)
         self.incumbents = Incumbents(self.requirements, self.worth)
         if problem.workload.objective == "cost":
             check_prices(problem)
-
-    @property
-    def layers(self) -> int:
-        """Layers of the model."""
-        return self.problem.model.layer_count
 
     def run(self) -> Found:
         """Search the whole space, or as much as the user and the limit on work allow.
@@ -116,7 +114,10 @@ class Grid:
         """
         deadline = time.monotonic() + (self.problem.options.time_limit_s or np.inf)
         for degrees in families(self.problem, self.pruned):
-            self._push(self._least(degrees), degrees)
+            self._push(self.depths.least(degrees), degrees)
+            chunks = self.depths.chunks(degrees)
+            if chunks:
+                self._push(self.depths.least(degrees, chunks), Interleaved(degrees, chunks))
         interrupted = False
         while self._queue:
             value, _, item = self._queue[0]
@@ -145,6 +146,10 @@ class Grid:
         """Replace an entry of the queue by what it consists of."""
         if isinstance(item, Degrees):
             self._cost(value, item)
+        elif isinstance(item, Interleaved):
+            for chunks in item.chunks:
+                degrees = replace(item.degrees, virtual_stages=chunks)
+                self._push(self.depths.least(degrees), degrees)
         elif isinstance(item, Open):
             (self._mix if item.fitted else self._fit)(value, item)
         elif isinstance(item, Mixed):
@@ -166,51 +171,21 @@ class Grid:
 
     # --- degrees and families -------------------------------------------------------------------
 
-    def _most_stages(self, degrees: Degrees) -> Ints:
-        held = [
-            pool.group_count(degrees.tensor) // degrees.members
-            if self.costing.runs(degrees, pool)
-            else 0
-            for pool in self.problem.pools
-        ]
-        return np.minimum(held, self.requirements.most_stages(degrees))
-
-    def _deepest(self, degrees: Degrees, most: Ints) -> int:
-        if degrees.zero_stage > 1:
-            return 1
-        return int(min(self.layers + 2, self.costing.micro_batches(degrees), most.sum()))
-
-    def _least(self, degrees: Degrees) -> float:
-        """A bound on the value of a family from its compute alone; infinite where none can be."""
-        most = self._most_stages(degrees)
-        stages = self.problem.options.pipeline_parallel
-        if not most.any() or self._deepest(degrees, most) < (stages or 1):
-            return np.inf
-        unit = self.costing.unit_seconds(degrees, most)
-        m = self.costing.micro_batches(degrees)
-        if self.problem.workload.objective == "cost":
-            hourly = [pool.node.price_per_device_hour or 0.0 for pool in self.problem.pools]
-            dollars = unit * degrees.devices_per_stage / SECONDS_PER_HOUR
-            return float(m * self.layers * (dollars * hourly)[most > 0].min())
-        deepest, plain = self._deepest(degrees, most), degrees.virtual_stages == 1
-        found = pipeline_bounds(unit, most, self.layers, m, deepest, passes=plain)
-        return float(found.min() if stages is None else found[stages - 1])
-
     def _cost(self, value: float, degrees: Degrees) -> None:
         """Queue a family with the costs of its stages."""
-        most = self._most_stages(degrees)
+        most = self.depths.most_stages(degrees)
         family = self.costing.family(degrees, most)
-        tables = Tables.of(family, self.costing.kinds)
+        tables = Tables.of(family, self.costing.kinds(degrees.virtual_stages))
         if self.worth.is_time:
             stages = self.problem.options.pipeline_parallel
-            deepest = self._deepest(degrees, most)
-            value = max(value, family_bound(family, tables, self.layers, deepest, stages))
+            deepest = self.depths.deepest(degrees, most)
+            value = max(value, family_bound(family, tables, deepest, stages))
         self._push(value, Open(family, tables, None, 0.0, WINDOW))
 
     def _fit(self, value: float, home: Open) -> None:
         """Queue a family with what its stages can hold."""
         family, degrees = home.family, home.family.degrees
-        deepest = self._deepest(degrees, self._most_stages(degrees))
+        deepest = self.depths.deepest(degrees, self.depths.most_stages(degrees))
         choices = home.tables.seconds.shape[1]
         most = np.full((len(family.rows), choices, 4, deepest), -1, dtype=np.int64)
         alone = np.zeros((len(family.rows), choices), dtype=np.bool_)
@@ -222,13 +197,14 @@ class Grid:
                     most[index, -back] = self.limits.most_layers(
                         own, row.pool, deepest, pipelined=True
                     )
-                if home.tables.work[index, -back, ALONE, -1] <= slowest:
+                whole = home.tables.work[index, -back, ALONE, -1] <= slowest
+                if degrees.virtual_stages == 1 and whole:
                     alone[index, -back] = self.limits.holds_all(own, row.pool)
-                if most[index, -back, :3].min() >= self.layers and alone[index, -back]:
+                if most[index, -back, :3].min() >= family.layers and alone[index, -back]:
                     # Nothing has to be recomputed.
                     break
         fitted = Fitted.of(home.tables, most, alone)
-        room = has_room(family, fitted, self.layers, deepest)
+        room = has_room(family, fitted, deepest)
         self._push(value if room else np.inf, replace(home, fitted=fitted))
 
     # --- mixes and shapes -----------------------------------------------------------------------
@@ -258,7 +234,7 @@ class Grid:
             self._given_up = min(self._given_up, value)
         rows = np.broadcast_to(np.arange(len(family.rows)), counts.shape)
         rate = self.worth.rate(family, rows, counts)
-        bounds = np.maximum(mix_bounds(family, home.tables, self.layers, counts), 0.0)
+        bounds = np.maximum(mix_bounds(family, home.tables, counts), 0.0)
         value_of = self.worth.value(bounds, rate)
         if throughput and np.isfinite(top):
             near = value_of < top
@@ -266,7 +242,7 @@ class Grid:
             value_of[near] = np.maximum(value_of[near], raised)
         if home.floor and home.fitted:
             # Those without room at the floor are new, whatever their bounds are.
-            made = made_within(family, home.fitted, counts, self.layers, home.floor)
+            made = made_within(family, home.fitted, counts, home.floor)
             value_of = np.where(made, value_of, np.maximum(value_of, home.floor))
         further = value_of >= top
         if top < self.incumbents.threshold and seconds < self.requirements.most_seconds:
@@ -291,13 +267,13 @@ class Grid:
         assert fitted is not None
         alone = fitted.alone <= seconds
         all_alone = bool(alone.sum() == np.isfinite(fitted.alone).sum())
-        deepest = self._deepest(family.degrees, self._most_stages(family.degrees))
+        deepest = self.depths.deepest(family.degrees, self.depths.most_stages(family.degrees))
         single = np.eye(len(alone), dtype=np.int64)[alone]
         if deepest < 2:
             return single, True, all_alone
         caps = row_caps(family, fitted, seconds)
         made = mixes(
-            family.pool, family.most, row_rooms(caps), self.layers, deepest, self.costing.apart
+            family.pool, family.most, row_rooms(caps), family.layers, deepest, self.costing.apart
         )
         several = made.counts[made.counts.sum(axis=1) > 1]
         all_made = all_alone and bool((caps >= row_caps(family, fitted, np.inf)).all())
@@ -309,7 +285,7 @@ class Grid:
         seconds = np.linspace(low, high, STEPS + 1)
         held = MixRooms.of(home.family, home.fitted, counts).layers(seconds)
         # More time never has less room.
-        lacking = ((held < self.layers) & (counts.sum(axis=1) > 1)).sum(axis=0)
+        lacking = ((held < home.family.layers) & (counts.sum(axis=1) > 1)).sum(axis=0)
         found: Floats = np.concatenate([[0.0], seconds])[lacking]
         return found
 
@@ -322,8 +298,10 @@ class Grid:
             keep &= depth == options.pipeline_parallel
         if degrees.virtual_stages > 1:
             m = self.costing.micro_batches(degrees)
-            legal = [interleaving_is_legal(p, m) for p in range(int(depth.max(initial=0)) + 1)]
-            keep &= np.array(legal)[depth] & (depth * degrees.virtual_stages <= self.layers + 2)
+            legal = [
+                p > 1 and interleaving_is_legal(p, m) for p in range(int(depth.max(initial=0)) + 1)
+            ]
+            keep &= np.array(legal)[depth]
         by_pool = np.zeros((len(counts), len(self.problem.pools)), dtype=np.int64)
         np.add.at(by_pool.T, family.pool, counts.T)
         wanted = precisions(self.problem)[degrees.precision]
@@ -351,7 +329,7 @@ class Grid:
             if not complete:
                 self._given_up = min(self._given_up, float(mixed.bounds[0]))
             rate = self.worth.rate(family, rows, counts)
-            bounds = shape_bounds(family, home.tables, self.layers, rows, counts)
+            bounds = shape_bounds(family, home.tables, rows, counts)
             value = np.maximum(self.worth.value(bounds, rate), mixed.bounds[0])
             kept = value < self.incumbents.threshold
             self.pruned["slower than the plans kept"] += int((~kept).sum())
@@ -402,11 +380,10 @@ class Grid:
             home.tables,
             home.fitted,
             stages,
-            self.layers,
-            after_pipeline(home.tables, self.layers, rows, counts),
+            after_pipeline(home.tables, family.layers, rows, counts),
             self.worth.seconds(bounds, rate),
             self.worth.useful_seconds(rate, self.incumbents.threshold),
-            np.array(even_split(self.layers, stages.depth)) if uniform else None,
+            np.array(even_split(family.layers, stages.depth)) if uniform else None,
         )
         self.pruned["memory of a stage"] += int((~holds).sum())
         value = self.worth.value(seconds, rate)
@@ -482,7 +459,7 @@ class Grid:
     def _start(self, exact: Exact, split: Ints) -> Ints | None:
         """A split that fits, to begin with; None if there is none."""
         if self.problem.options.uniform_layers:
-            split = np.array(even_split(self.layers, exact.depth))
-        if split.sum() == self.layers and exact.fits(split[None])[0]:
+            split = np.array(even_split(exact.layers, exact.depth))
+        if split.sum() == exact.layers and exact.fits(split[None])[0]:
             return split
         return None if self.problem.options.uniform_layers else least_bottleneck(exact)

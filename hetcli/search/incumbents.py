@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcli.search.costing import Family
+from hetcli.search.costs import Family
 from hetcli.search.entries import Shape
 from hetcli.search.exact import Exact
 from hetcli.search.found import layout_key
@@ -61,7 +61,7 @@ class Incumbents:
         layout = Layout(
             family.degrees,
             runs,
-            tuple(int(number) for number in split),
+            tuple(int(number) * exact.virtual_stages for number in split),
             _recompute(family, shape, exact.choices(split[None])[0] - len(exact.stop)),
         )
         mapping = (family.degrees, layout.stages)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from hetcli.search.exact import Exact
 from hetcli.search.partition import even_split
-from hetcli.search.passing import stage_weights
 from hetcli.search.ranges import Ranges, Rest, stops
 
 __all__ = ["Best", "best_split", "evened", "least_bottleneck", "least_bottleneck_of", "polished"]
@@ -93,11 +92,14 @@ def _most_layers(exact: Exact, threshold: float) -> int:
 def _within(exact: Exact, ranges: Ranges, rest: Rest, threshold: float) -> Ints | None:
     """All splits whose bound is below the threshold, [splits, stages]; None if too many."""
     depth, layers, m = exact.depth, exact.layers, exact.micro_batches
-    weights, behind = stage_weights(depth, m)
+    weights, behind = exact.weights
+    plain = exact.virtual_stages == 1
+    short = exact.warm_up[1]
+    sending = 0.0 if plain else exact.path_sends
     stops_of = stops(layers, ranges.seconds.shape[2] - 1)
     splits = np.zeros((1, 0), dtype=np.int64)
     at = np.zeros(1, dtype=np.int64)
-    come, spent, reduced, gathered, updated = np.zeros((5, 1))
+    come, spent, worked, reduced, gathered, updated = np.zeros((6, 1))
     passing = np.full(1, -np.inf)
     for stage in range(depth):
         # The longest stage that its own work allows is the last one worth a look.
@@ -118,20 +120,31 @@ def _within(exact: Exact, ranges: Ranges, rest: Rest, threshold: float) -> Ints 
         ahead = np.maximum(further - min(warm_up, m - 1) * forward, 0)
         back = np.maximum(further - min(warm_up, m - 1) * backward, 0)
         gaps = ahead + back if m - 1 > warm_up else np.maximum(ahead, back)
-        done = come[parent] + m * whole + gaps - _send_back(exact, stage)
+        if not plain:
+            gaps = np.zeros(len(parent))
+        done = come[parent] + m * whole + gaps - exact.send_back(stage)
         later = np.maximum(m * rest.slowest[stage + 1][stop], rest.step[stage + 1][stop])
         # What stages so far wait for the round trip through those after them, as far as known.
-        passing = passing[parent] + 2 * whole
-        if behind[stage]:
-            passing = np.maximum(passing, before + (weights[stage] + 1) * whole)
+        again = whole if plain else ranges.again[stage, start, number]
+        passing = passing[parent] + whole + again
+        if plain and behind[stage] > 1:
+            passing = np.maximum(passing, before + weights[stage] * whole)
+        elif not plain and not short[stage]:
+            filled = ranges.filled[stage, start, number]
+            passing = np.maximum(passing, worked[parent] + (1 + m) * whole - filled)
+        through = ranges.through[:, stage, start, number]
         pipeline = np.maximum.reduce(
-            [before + m * whole + gaps, before + whole + later, passing + 2 * further]
+            [
+                before + m * whole + gaps,
+                before + through.sum(axis=0) + later,
+                passing + rest.twice[stage + 1][stop] + sending,
+            ]
         )
         # The first stage has the last backward pass: its reduction follows them all.
         reduced = after[0] if stage == 0 else reduced[parent]
         gathered = np.maximum(gathered[parent], after[1])
         updated = np.maximum(updated[parent], after[2])
-        come = come[parent] + forward
+        come = come[parent] + through[0]
         bound = np.maximum.reduce(
             [pipeline + reduced, done + after[0], come + rest.reduced[stage + 1][stop]]
         )
@@ -141,7 +154,9 @@ def _within(exact: Exact, ranges: Ranges, rest: Rest, threshold: float) -> Ints 
         if len(kept) > WIDEST:
             return None
         splits = np.concatenate([splits[parent[kept]], number[kept, None]], axis=1)
-        at, come, spent, passing = stop[kept], come[kept], (before + whole)[kept], passing[kept]
+        at, come, passing = stop[kept], come[kept], passing[kept]
+        spent = before[kept] + through.sum(axis=0)[kept]
+        worked = worked[parent[kept]] + whole[kept]
         reduced, gathered, updated = reduced[kept], gathered[kept], updated[kept]
     return splits
 
@@ -170,11 +185,6 @@ def least_bottleneck_of(cost: Sequence[Floats]) -> Ints | None:
         split.append(int(np.maximum(table[at], slowest[stage + 1][stop[at]]).argmin()))
         at += split[-1]
     return np.array(split)
-
-
-def _send_back(exact: Exact, stage: int) -> float:
-    """Seconds of the last gradient's message, which nothing waits for at the end."""
-    return float(exact.send[0, stage - 1]) if stage else 0.0
 
 
 def polished(exact: Exact, split: Ints) -> tuple[Ints, float]:

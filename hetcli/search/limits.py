@@ -16,11 +16,14 @@ from hetcli.search.pools import Pool
 from hetcli.spec.model.architecture import Model
 from hetcli.spec.workload import Pretrain
 
-__all__ = ["NEVER", "Limits", "Rooms", "peaks_by_kind"]
+__all__ = ["NEVER", "Held", "Limits", "Rooms", "peaks_by_kind"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+# Micro-batches that a stage holds of each of its chunks, at its fullest moments (`held_chunks`).
+Held = tuple[tuple[int, ...], ...]
 
 # More layers than any model has; of a stage that has no room at all.
 NEVER = 10**9
@@ -35,6 +38,7 @@ class Limits:
     _each: Ints = field(init=False)
     _tables: dict[object, Ints] = field(default_factory=dict)
     _ranges: dict[object, Bools] = field(default_factory=dict)
+    _alike: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kinds = list(dict.fromkeys(run.layer for run in self.model.layers))
@@ -80,7 +84,8 @@ class Limits:
         """Most layers of a stage, [4, held]: by role and by micro-batches in flight, 1 to `held`.
 
         The role is 2 x (holds the embedding) + (holds the head); -1 where not even no layer fits.
-        Where layers are unlike, the lightest kind counts: a bound, not a promise.
+        Where layers are unlike, the lightest kind counts: a bound, not a promise. So it is with
+        model chunks, of each of which a stage has as many layers as are counted.
         """
         key = (degrees, pool.device_type, pipelined)
         table = self._tables.get(key)
@@ -100,7 +105,8 @@ class Limits:
         Where layers are unlike, it is that of the lightest kind.
         """
         memory = self.memory(degrees, pool, pipelined=pipelined)
-        peak = peaks_by_kind(memory, self.model.layer_count, held)
+        chunks = degrees.virtual_stages
+        peak = peaks_by_kind(memory, self.model.layer_count // chunks, held, chunks)
         lightest: Floats = peak.min(axis=-2)
         return lightest
 
@@ -111,19 +117,31 @@ class Limits:
         return bool(peak <= self.room(pool))
 
     def range_peaks(
-        self, degrees: Degrees, pool: Pool, held: int, *, first: bool, last: bool, pipelined: bool
+        self, degrees: Degrees, pool: Pool, held: Held, *, first: bool, last: bool, pipelined: bool
     ) -> Floats:
-        """Peak bytes of a stage with layers i to j - 1, [layers + 1, layers + 1]; for j >= i."""
+        """Peak bytes of a stage with layers i to j - 1 of a chunk, [layers + 1, layers + 1].
+
+        For j >= i; all chunks have the same place.
+        """
         memory = self.memory(degrees, pool, pipelined=pipelined)
-        layers = np.maximum(self._each[None, :, :] - self._each[:, None, :], 0)
-        return memory.peak_bytes(
-            layers, held * layers, is_first=first, is_last=last, first_in_flight=held
-        )
+        moments = np.array(held)
+        size = self.model.layer_count // moments.shape[1]
+        starts = size * np.arange(moments.shape[1])[:, None]
+        each = self._each[starts + np.arange(size + 1)]
+        layers = np.maximum(each[:, None, :, :] - each[:, :, None, :], 0)
+        peaks: Floats = memory.peak_bytes(
+            layers.sum(axis=0),
+            np.tensordot(moments, layers, axes=1),
+            is_first=first,
+            is_last=last,
+            first_in_flight=moments[:, 0, None, None],
+        ).max(axis=0)
+        return peaks
 
     def ranges(
-        self, degrees: Degrees, pool: Pool, held: int, *, first: bool, last: bool, pipelined: bool
+        self, degrees: Degrees, pool: Pool, held: Held, *, first: bool, last: bool, pipelined: bool
     ) -> Bools:
-        """Whether layers i to j - 1 fit on a stage, [layers + 1, layers + 1]."""
+        """Whether layers i to j - 1 of a chunk fit on a stage, [layers + 1, layers + 1]."""
         key = (degrees, pool.device_type, held, first, last, pipelined)
         if key not in self._ranges:
             peak = self.range_peaks(
@@ -134,20 +152,45 @@ class Limits:
         return self._ranges[key]
 
     def stops(
-        self, degrees: Degrees, pool: Pool, held: int, *, first: bool, last: bool, pipelined: bool
+        self, degrees: Degrees, pool: Pool, held: Held, *, first: bool, last: bool, pipelined: bool
     ) -> Ints:
         """The layer up to which a stage that begins with layer i can hold layers, [layers + 1].
 
         It is i - 1 where the stage cannot even exist without layers.
         """
-        start = np.arange(self.model.layer_count + 1)
-        if len({run.layer for run in self.model.layers}) == 1:
-            table = self.most_layers(degrees, pool, held, pipelined=pipelined)
-            most: Ints = np.minimum(start + table[2 * first + last, held - 1], start[-1])
-            return most
+        if self._each.shape[1] == 1:
+            start = np.arange(self.model.layer_count // degrees.virtual_stages + 1)
+            if degrees.virtual_stages == 1:
+                table = self.most_layers(degrees, pool, held[0][0], pipelined=pipelined)
+                most = int(table[2 * first + last, -1])
+            else:
+                most = self._most_alike(
+                    degrees, pool, held, first=first, last=last, pipelined=pipelined
+                )
+            alike: Ints = np.minimum(start + most, start[-1])
+            return alike
         fits = self.ranges(degrees, pool, held, first=first, last=last, pipelined=pipelined)
-        stops: Ints = start + fits.sum(axis=1) - 1
+        stops: Ints = np.arange(len(fits)) + fits.sum(axis=1) - 1
         return stops
+
+    def _most_alike(
+        self, degrees: Degrees, pool: Pool, held: Held, *, first: bool, last: bool, pipelined: bool
+    ) -> int:
+        """Most layers of each chunk that a stage holds where all layers are alike."""
+        key = (degrees, pool.device_type, held, first, last, pipelined)
+        if key not in self._alike:
+            memory = self.memory(degrees, pool, pipelined=pipelined)
+            moments = np.array(held)
+            number = np.arange(self.model.layer_count // moments.shape[1] + 1)[:, None]
+            peaks = memory.peak_bytes(
+                moments.shape[1] * number,
+                moments.sum(axis=1)[:, None, None] * number,
+                is_first=first,
+                is_last=last,
+                first_in_flight=moments[:, :1],
+            ).max(axis=0)
+            self._alike[key] = int((peaks <= self.room(pool)).sum()) - 1
+        return self._alike[key]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,21 +292,25 @@ class Rooms:
         return found
 
 
-def peaks_by_kind(memory: StageMemoryModel, most: int, held: int) -> Floats:
+def peaks_by_kind(memory: StageMemoryModel, most: int, held: int, chunks: int = 1) -> Floats:
     """Peak bytes of stages of equal layers, [role, micro-batches in flight, kind, layers].
 
     Roles are a stage in the middle, the last, the first, and one all alone; up to `held`
-    micro-batches, `most` layers.
+    micro-batches, `most` layers. With several `chunks`, of each of which a stage has so many
+    layers, it is the least: the number in flight is that of the stages from it on.
     """
     # Axes: role, micro-batches in flight, kind of layer, number of layers; then its columns.
     kinds = np.eye(len(memory.kinds), dtype=np.int64)
-    layers = np.arange(most + 1)[:, None] * kinds[:, None, :]
+    layers = chunks * np.arange(most + 1)[:, None] * kinds[:, None, :]
     flying = np.arange(1, held + 1)
+    if chunks > 1 and len(kinds) > 1:
+        # Nothing says which kinds it is that the stage holds most micro-batches of.
+        flying = np.ones(held, dtype=np.int64)
     role = np.arange(4)[:, None, None, None]
     return memory.peak_bytes(
         layers[None, None],
         (flying[:, None, None, None] * layers)[None],
         is_first=role // 2,
         is_last=role % 2,
-        first_in_flight=flying[:, None, None],
+        first_in_flight=flying[:, None, None] if chunks == 1 else 1,
     )

@@ -167,7 +167,7 @@ class _Shapes:
             peak = self.limits.range_peaks(
                 self.degrees[index],
                 self.pools[index],
-                min(self.micro_batches, depth - stage),
+                ((min(self.micro_batches, depth - stage),),),
                 first=stage == 0,
                 last=stage == depth - 1,
                 pipelined=depth > 1,

@@ -123,15 +123,10 @@ def _distinct(found: Found, top: int) -> list[Scored]:
 def _certificate(problem: Problem, found: Found, best: Scored) -> Certificate:
     """The bound is on step time, or on the time that the plan's price allows to the least cost.
 
-    It takes collectives as linear in their bytes and stages as one chunk each: elsewhere none is
-    claimed.
+    It takes collectives as linear in their bytes: elsewhere none is claimed.
     """
-    unproven = ""
-    if (problem.options.virtual_stages or 1) > 1:
-        unproven = "unknown: interleaved stages are ranked by estimates without a bound"
-    elif problem.hardware.has_curves:
+    if problem.hardware.has_curves:
         unproven = "unknown: links measured as curves have no bound, only a ranking"
-    if unproven:
         return Certificate(lower_bound_s=None, gap=None, reason=unproven)
     scale = best.prediction.step_time_s / best.value
     bound = min(found.bound * scale, best.prediction.step_time_s)

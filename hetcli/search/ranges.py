@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.search.exact import Exact
-from hetcli.search.passing import stage_weights
 from hetcli.search.tables import exposed_tail
 
 __all__ = ["Ranges", "Rest", "by_number", "stops"]
@@ -40,14 +39,19 @@ class Ranges:
     """The stages of a shape with n layers from layer i on, [.., stages, layers + 1, most + 1].
 
     Each is on the first chain and alone on its node. `passes` are the forward and the backward
-    seconds of a micro-batch, the sends that follow included; `seconds` both together, infinite
-    where the stage cannot hold the layers, or must have more; `after` the reduction, gathering and
-    update that stick out.
+    seconds of a micro-batch, the sends that follow included where they block; `seconds` both
+    together, infinite where the stage cannot hold the layers, or must have more; `through` what the
+    first and the last micro-batch take before they go on from the stage; `after` the reduction,
+    gathering and update that stick out. With chunks, `again` is what both take in the last chunk,
+    and `filled` the forwards and backwards at the two ends (`warm_up_works`), [stages, ..].
     """
 
     passes: Floats
     seconds: Floats
+    through: Floats
     after: Floats
+    again: Floats
+    filled: Floats
 
     @classmethod
     def of(cls, exact: Exact, most: int) -> Ranges:
@@ -56,12 +60,22 @@ class Ranges:
         start, number = np.arange(layers + 1)[:, None], np.arange(most + 1)
         stop = stops(layers, most)
         legal = np.zeros((exact.depth, *stop.shape), dtype=np.bool_)
-        work = np.zeros((2, *legal.shape))
+        work, first = np.zeros((2, 2, *legal.shape))
+        again, filled = np.zeros((2, *legal.shape))
+        works = exact.warm_up[0]
         needed = number >= exact.least[:, None, None]
         for choice, furthest in enumerate(exact.stop):
             within = needed & (start + number <= furthest[:, :, None])
             table = exact.passes[:, choice, 0]
             work = np.where(within, table[..., stop] - table[..., start], work)
+            if exact.virtual_stages > 1:
+                each = exact.chunks[:, choice, :, 0]
+                table = each[:, 0]
+                first = np.where(within, table[..., stop] - table[..., start], first)
+                table = each[:, -1].sum(axis=0)
+                again = np.where(within, table[..., stop] - table[..., start], again)
+                table = (each * works.T[..., None]).sum(axis=(0, 1))
+                filled = np.where(within, table[..., stop] - table[..., start], filled)
             legal |= within
         work += exact.received(exact.ends[:, 0], 0)[..., None, None]
         tail = exact.tail[..., stop] - exact.tail[..., start] + exact.tail_ends[..., None, None]
@@ -70,15 +84,19 @@ class Ranges:
             tail + exact.experts[..., None, None] * routed,
             work[0],
             work[1],
-            np.broadcast_to(number, stop.shape),
+            np.broadcast_to(exact.virtual_stages * number, stop.shape),
             hide_reduce=exact.hide_reduce,
             hide_gather=exact.hide_gather,
         )
-        passes = exact.blocked(np.moveaxis(work, 1, -1), 0)
-        passes = np.moveaxis(passes, -1, 1)
+        work, first = np.moveaxis(work, 1, -1), np.moveaxis(first, 1, -1)
+        through = np.moveaxis(exact.through(work, first, 0), -1, 1)
+        passes = through if exact.virtual_stages == 1 else np.moveaxis(work, -1, 1)
         return cls(
             passes=passes,
             seconds=np.where(legal, passes.sum(axis=0), np.inf),
+            through=through,
+            again=again,
+            filled=filled + (exact.warm_up_ends if exact.virtual_stages > 1 else 0.0),
             after=np.where(legal, np.array(after), np.inf),
         )
 
@@ -87,13 +105,15 @@ class Ranges:
 class Rest:
     """What the stages from one on need for the layers from one on, [stages + 1, layers + 1].
 
-    `total` is the least seconds of a micro-batch through all of them, `slowest` the least that the
-    slowest of them can take. From when the first micro-batch comes to them, `step` is the least
+    `total` is the least seconds of a micro-batch through all of them, `twice` that of two, the
+    second one only in the last of several chunks, and `slowest` the least that the slowest of them
+    can take. From when the first micro-batch comes to them, `step` is the least
     until the last one has gone, and `reduced` until the last of them has reduced its gradients.
     `gathered` and `updated` are the least of the largest gathering and update.
     """
 
     total: Floats
+    twice: Floats
     slowest: Floats
     step: Floats
     reduced: Floats
@@ -104,23 +124,27 @@ class Rest:
     def of(cls, exact: Exact, ranges: Ranges) -> Rest:
         """From the last stage to the first one."""
         depth, size, most = ranges.seconds.shape
-        weights, behind = stage_weights(depth, exact.micro_batches)
+        weights, later = exact.weights
         stop = stops(size - 1, most - 1)
-        found = np.full((6, depth + 1, size), np.inf)
-        found[:, -1, -1] = 0.0, -np.inf, 0.0, 0.0, 0.0, 0.0
+        found = np.full((7, depth + 1, size), np.inf)
+        found[:, -1, -1] = 0.0, 0.0, -np.inf, 0.0, 0.0, 0.0, 0.0
         for stage in reversed(range(depth)):
-            seconds, ahead = ranges.seconds[stage], ranges.passes[0, stage]
+            seconds, ahead = ranges.seconds[stage], ranges.through[0, stage]
+            whole = ranges.through[:, stage].sum(axis=0)
             reduce, gather, update = ranges.after[:, stage]
-            total, slowest, step, reduced, gathered, updated = found[:, stage + 1, stop]
-            own = (weights[stage] + 1) * seconds + (1 + behind[stage]) * total
-            # The last gradient's message is sent when the work is done already.
-            done = own - (exact.send[0, stage - 1] if stage else 0.0)
+            total, twice, slowest, step, reduced, gathered, updated = found[:, stage + 1, stop]
+            again = seconds if exact.virtual_stages == 1 else ranges.again[stage]
+            own = weights[stage] * seconds
+            if later[stage]:
+                own += later[stage] * total
+            done = own - exact.send_back(stage)
             found[:, stage] = [
                 each.min(axis=1)
                 for each in (
                     seconds + total,
+                    seconds + again + twice,
                     np.maximum(seconds, slowest),
-                    np.maximum(own, seconds + step),
+                    np.maximum(own, whole + step),
                     np.maximum(done + reduce, ahead + reduced),
                     np.maximum(gather, gathered),
                     np.maximum(update, updated),

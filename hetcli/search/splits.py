@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.search.bounds import is_regular
-from hetcli.search.costing import Family
+from hetcli.search.costs import Family
 from hetcli.search.partition import fill
 from hetcli.search.passing import stage_weights
 from hetcli.search.tables import Fitted, Tables, count_within
@@ -70,10 +70,14 @@ def stages_of(family: Family, rows: Ints, counts: Ints) -> Stages:
     return Stages(row, np.where(regular[:, :-1], alike, lucky), np.asarray(regular.all(axis=1)))
 
 
-def least_layers(depth: int) -> Ints:
-    """Only the first and the last stage may be without layers, unless it is the only one."""
+def least_layers(depth: int, chunks: int = 1) -> Ints:
+    """Only the first and the last stage may be without layers, unless it is the only one.
+
+    With several chunks no chunk is empty.
+    """
     least = np.ones(depth, dtype=np.int64)
-    least[0] = least[-1] = 0
+    if chunks == 1:
+        least[0] = least[-1] = 0
     return least
 
 
@@ -109,18 +113,15 @@ class _Batch:
         tables: Tables,
         fitted: Fitted,
         stages: Stages,
-        layers: int,
         exactly: Ints | None,
         after: tuple[Floats, Floats],
     ) -> _Batch:
-        depth, m = stages.depth, family.micro_batches
+        depth, m, layers = stages.depth, family.micro_batches, family.layers
         both = np.zeros(stages.row.shape)
         weights, behind = stage_weights(depth, m)
         if family.waits:
             both[:, :-1] += family.waits * stages.send
             both[:, 1:] += family.waits * stages.send
-        else:
-            weights, behind = np.full(depth, float(m)), np.zeros(depth)
         roles = stages.roles()
         held = np.minimum(m, np.arange(depth, 0, -1)) - 1
         if depth > 1:
@@ -132,7 +133,7 @@ class _Batch:
             work[:, :, -1] = fitted.alone[stages.row]
             seconds = np.where(np.isfinite(work), 0.0, np.inf)
         most = np.isfinite(seconds).sum(axis=2) - 1
-        least = least_layers(depth)
+        least = least_layers(depth, family.degrees.virtual_stages)
         if exactly is not None:
             least, most = exactly, np.minimum(most, exactly)
         if depth == 1:
@@ -201,14 +202,15 @@ class _Batch:
         smallest = np.take_along_axis(self.seconds, least[:, :, None], axis=2)[:, :, 0] + self.send
         before = np.cumsum(smallest, axis=1) - smallest
         # The stage's own micro-batches: with its own collectives, or between those passes that the
-        # stages before it begin and end the pipeline with.
+        # stages before it begin and end the pipeline with, of their first chunks only.
+        before = before * self.family.first_chunk
         working = np.minimum(
-            count_within(
-                self.seconds, (limit - (before if self.family.waits else 0)) / m - self.send
-            ),
+            count_within(self.seconds, (limit - before) / m - self.send),
             count_within(self.work, seconds[:, None] - m * self.send),
         )
         caps = np.minimum(working, self.most)
+        if self.family.degrees.virtual_stages > 1:
+            return caps
         further = smallest.sum(axis=1, keepdims=True) - before - smallest
         passing = self._least_pass(least, np.maximum(caps, least))[:, None] + further * self.behind
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -246,7 +248,6 @@ def split_shapes(
     tables: Tables,
     fitted: Fitted,
     stages: Stages,
-    layers: int,
     after: tuple[Floats, Floats],
     bounds: Floats,
     top: Floats,
@@ -259,7 +260,6 @@ def split_shapes(
         tables: of the family.
         fitted: the same within the memory of the stages.
         stages: the shapes.
-        layers: of the model.
         after: seconds of the first stage's reduction, and of what follows, in any case,
             each [candidates].
         bounds: seconds that no split beats, as known so far, [candidates].
@@ -270,7 +270,7 @@ def split_shapes(
         Splits, [candidates, stages], their bounds, [candidates], infinite where no split is within
         `top`, and whether the layers fit at all.
     """
-    whole = _Batch.of(family, tables, fitted, stages, layers, exactly, after)
+    whole = _Batch.of(family, tables, fitted, stages, exactly, after)
     found = np.full(len(stages.row), np.inf)
     split = np.zeros(stages.row.shape, dtype=np.int64)
     holds = whole.fits(whole.most)
@@ -290,5 +290,5 @@ def split_shapes(
         high[enough] = middle[enough]
         low[~enough] = middle[~enough]
     found[rows] = low
-    split[rows] = fill(batch.cheapest_first, batch.least, batch.caps(high), layers)
+    split[rows] = fill(batch.cheapest_first, batch.least, batch.caps(high), family.layers)
     return split, found, holds

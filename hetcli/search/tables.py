@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.perf.synchronisation import unhidden
-from hetcli.search.costing import Family
+from hetcli.search.costs import Family
 from hetcli.search.tail import ALONE, FIRST, LAST, MIDDLE
 
 __all__ = ["Fitted", "Tables", "count_within", "exposed_tail"]
@@ -186,7 +186,8 @@ class _Stages:
         s / n + max(0, s - c) (n - 1) / n. Its two cases are linear in s and c, so layers of unlike
         kinds together take at least as much as the lighter of the kinds alone, in either case.
         """
-        buckets = np.maximum(np.arange(self.passes.shape[2]), 1)
+        chunks = self.family.degrees.virtual_stages
+        buckets = np.maximum(chunks * np.arange(self.passes.shape[2]), 1)
         m = self.family.micro_batches
         forward, backward = self._of(self.passes, self.ends, kinds)
         reduced, gathered, updated = self._of(self.tail, self.tail_ends, kinds)

@@ -14,7 +14,7 @@ from hetcli.perf.synchronisation import rings, synchronised
 from hetcli.search.families import Problem
 from hetcli.spec.model.architecture import MoeFeedForward
 
-__all__ = ["ALONE", "FIRST", "LAST", "MIDDLE", "Tail", "cumulated", "tail_of"]
+__all__ = ["ALONE", "FIRST", "LAST", "MIDDLE", "Tail", "cumulated", "folded", "tail_of"]
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +34,11 @@ class Tail:
     layers: Floats
     ends: Floats
     experts: Floats
+
+    def folded(self, chunks: int) -> Tail:
+        """The same by layers of a chunk, where every stage has that many chunks of the model."""
+        each = folded(np.diff(self.layers), chunks).sum(axis=-2)
+        return Tail(cumulated(each), self.ends, self.experts)
 
 
 def tail_of(problem: Problem, configuration: Configuration, stage: Stage) -> Tail:
@@ -88,6 +93,12 @@ def _asking(
         return np.array([sync.reduce_s, sync.gather_s, update])
 
     return ask
+
+
+def folded(each: Floats, chunks: int) -> Floats:
+    """What is given for each layer, last axis, as [.., chunks, layers of a chunk]."""
+    found: Floats = each.reshape(*each.shape[:-1], chunks, -1)
+    return found
 
 
 def cumulated(each: Floats) -> Floats:

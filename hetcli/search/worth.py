@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcli.errors import ConfigurationError
-from hetcli.search.costing import Family
+from hetcli.search.costs import Family
 from hetcli.search.families import Problem
 from hetcli.search.requirements import Requirements
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 
 from hetcli.perf.prediction import Prediction
@@ -75,7 +76,7 @@ def small_problem(dice: random.Random, *, devices: int = 12, layers: int = 12) -
 def candidates(problem: Problem) -> Iterator[tuple[Degrees, Runs, int]]:
     """Every shape that the rules allow, with its number of stages."""
     layers = problem.model.layer_count
-    for degrees in families(problem, Counter()):
+    for degrees in _degrees(problem):
         most = [
             pool.group_count(degrees.tensor) // degrees.members if _runs(degrees, pool) else 0
             for pool in problem.pools
@@ -85,6 +86,9 @@ def candidates(problem: Problem) -> Iterator[tuple[Degrees, Runs, int]]:
         for counts in product(*(range(each + 1) for each in most)):
             depth = sum(counts)
             if not 1 <= depth <= min(layers + 2, micro_batches):
+                continue
+            chunks = degrees.virtual_stages
+            if chunks > 1 and (depth == 1 or micro_batches % depth or depth > layers // chunks):
                 continue
             used = [pool for pool, count in zip(problem.pools, counts, strict=True) if count]
             if problem.options.pipeline_parallel not in (None, depth):
@@ -99,6 +103,18 @@ def candidates(problem: Problem) -> Iterator[tuple[Degrees, Runs, int]]:
                 yield degrees, tuple((problem.pools[at], counts[at]) for at in order), depth
 
 
+def _degrees(problem: Problem) -> Iterator[Degrees]:
+    for degrees in families(problem, Counter()):
+        yield degrees
+        for chunks in range(2, 13):
+            if (
+                problem.model.layer_count % chunks == 0
+                and problem.options.target == "megatron"
+                and problem.options.virtual_stages is None
+            ):
+                yield replace(degrees, virtual_stages=chunks)
+
+
 def _runs(degrees: Degrees, pool: Pool) -> bool:
     gpu = pool.device_type.gpu
     return supports(gpu, degrees.precision) and runs_attention(
@@ -106,10 +122,18 @@ def _runs(degrees: Degrees, pool: Pool) -> bool:
     )
 
 
-def splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
-    """All splits; only the ends may hold no layer, as they hold the embedding or the head."""
+def splits(layers: int, stages: int, chunks: int = 1) -> Iterator[tuple[int, ...]]:
+    """All splits; only the ends may hold no layer, as they hold the embedding or the head.
+
+    Several chunks are alike, and none is empty.
+    """
     if stages == 1:
         yield (layers,)
+        return
+    if chunks > 1:
+        for split in splits(layers // chunks, stages):
+            if min(split) > 0:
+                yield tuple(chunks * number for number in split)
         return
     least = [0, *[1] * (stages - 2), 0]
     free = layers - sum(least)
@@ -122,8 +146,9 @@ def splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
 def size(problem: Problem, most: int) -> int:
     """How many splits there are, or something above `most`."""
     total = 0
-    for _, _, depth in candidates(problem):
-        total += sum(1 for _ in splits(problem.model.layer_count, depth))
+    for degrees, _, depth in candidates(problem):
+        parts = splits(problem.model.layer_count, depth, degrees.virtual_stages)
+        total += sum(1 for _ in parts)
         if total > most:
             break
     return total
@@ -135,7 +160,7 @@ def brute_force(problem: Problem) -> tuple[float, Layout | None, float]:
     for degrees, runs, depth in candidates(problem):
         choices = [recomputes(problem, pool) for pool, count in runs for _ in range(count)]
         least = tuple(each[-1] for each in choices)
-        for split in splits(problem.model.layer_count, depth):
+        for split in splits(problem.model.layer_count, depth, degrees.virtual_stages):
             for chosen in _choices(choices, degrees, runs, problem, split):
                 candidate = Layout(degrees, runs, split, chosen)
                 found = predicted(problem, candidate)

@@ -48,7 +48,7 @@ def test_straight_links_have_a_bound() -> None:
         assert certificate.gap is not None
 
 
-def test_curves_and_interleaving_have_none() -> None:
+def test_curves_have_none() -> None:
     points = [CurvePoint(message_bytes=1e4 * 10**n, bytes_per_s=1e9 * 2**n) for n in range(4)]
     curved = planned(joined(*points, residual=0.3)).certificate
     assert (curved.lower_bound_s, curved.gap) == (None, None)
