@@ -53,6 +53,3 @@ def test_curves_have_none() -> None:
     curved = planned(joined(*points, residual=0.3)).certificate
     assert (curved.lower_bound_s, curved.gap) == (None, None)
     assert "measured as curves" in curved.reason
-    chunks = planned(PAIR, virtual_stages=2, pipeline_parallel=2).certificate
-    assert (chunks.lower_bound_s, chunks.gap) == (None, None)
-    assert "interleaved" in chunks.reason

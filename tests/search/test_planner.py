@@ -126,7 +126,7 @@ def test_equal_stages_without_a_heavy_vocabulary_differ_by_one_layer() -> None:
         cluster=cluster(("n0", "A100-SXM4-80GB", 1, 4)),
         model=dense("light-ends", 30, 1024, 16, 512),
         workload=batch(64, 1024),
-        options=PlanOptions(pipeline_parallel=4),
+        options=PlanOptions(pipeline_parallel=4, virtual_stages=1),
     )
     assert max(layers_of(found)) - min(layers_of(found)) <= 1
 

@@ -73,13 +73,17 @@ def check(configuration: Configuration, model: Model, hardware: Hardware) -> Non
             )
         if configuration.schedule == "interleaved" and chunks > 1:
             check_interleaving(len(stages), stages[0].replicas[0].micro_batches)
-        check_expert_parallel(
-            model,
-            expert_parallel=configuration.expert_parallel,
-            expert_tensor_parallel=configuration.expert_tensor_parallel,
-            pipeline_parallel=len(stages),
-            world=sum(len(replica.devices) for s in stages for replica in s.replicas),
-        )
+        sizes = [sum(len(replica.devices) for replica in stage.replicas) for stage in stages]
+        # The mesh is that of a stage; stages of one size are counted as the frameworks do.
+        alike = len(set(sizes)) == 1
+        for world in [sum(sizes)] if alike else sizes:
+            check_expert_parallel(
+                model,
+                expert_parallel=configuration.expert_parallel,
+                expert_tensor_parallel=configuration.expert_tensor_parallel,
+                pipeline_parallel=len(stages) if alike else 1,
+                world=world,
+            )
     if samples != configuration.global_batch:
         raise InfeasibleError(
             f"the replicas read {samples} sequences a step, not {configuration.global_batch}",
