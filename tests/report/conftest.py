@@ -16,7 +16,13 @@ def alike() -> Report:
 
 @pytest.fixture(scope="session")
 def mixed() -> Report:
-    return make_report(planned("sample:dgx-a100-v100", "llama-3-8b", 256))
+    return make_report(planned("sample:dgx-a100-v100", "llama-3-8b", 256, virtual_stages=1))
+
+
+@pytest.fixture(scope="session")
+def interleaved() -> Report:
+    """Messages travel beside the computation, and from the last stage to the first."""
+    return make_report(planned("sample:dgx-a100-v100", "llama-3-8b", 256, virtual_stages=2))
 
 
 @pytest.fixture(scope="session")

@@ -217,7 +217,7 @@ def test_an_explanation_adds_what_if(mixed: Report) -> None:
     assert explanation.binds in page.text
     for each in explanation.what_if:
         assert each.change in page.text
-        if each.gain is not None:
+        if each.gain:
             assert f"{each.gain:+.1%}" in page.text
     assert "what if" not in mixed.html().lower()
 
