@@ -88,20 +88,35 @@ def mesh(tensor: int = 1, data: int = 1, expert: int = 1, size: int = 1, gpu: st
     return Mesh(gpu, tensor, data, 1, size, expert_parallel=expert)
 
 
-def gaps(*found: Mesh, tied: bool = False, prediction: int = 0) -> list[str]:
-    rules = mesh_gaps(found, tied_embeddings=tied, prediction_layers=prediction)
+def gaps(*found: Mesh, sharded: bool = True, **model: Any) -> list[str]:
+    rules = mesh_gaps(found, llama(**model), distributed_optimizer=sharded)
     return [why for _, why, _ in rules]
 
 
 def test_experts_are_in_all_meshes_or_in_none() -> None:
     """Case flagscale-hetero-ep: the limits that pull request 395 of FlagScale states."""
-    assert gaps(mesh(data=4, expert=2), mesh(data=4, expert=4, gpu="b"), prediction=1) == []
+    assert gaps(mesh(data=4, expert=2), mesh(data=4, expert=4, gpu="b"), prediction_layers=1) == []
     [rule] = gaps(mesh(data=8, expert=1), mesh(data=4, expert=4, size=2, gpu="b"))
     assert "either all meshes" in rule
     [rule] = gaps(mesh(data=8), mesh(data=4, gpu="b"))
     assert "the micro-batch of a mesh" in rule
-    [rule] = gaps(mesh(tensor=2), mesh(tensor=1, gpu="b"), prediction=1)
+    [rule] = gaps(mesh(tensor=2), mesh(tensor=1, gpu="b"), prediction_layers=1)
     assert "share the embedding" in rule
+
+
+def test_a_shared_embedding_is_reduced_partially_over_unlike_replicas() -> None:
+    """Source: pre_validate_args in flagscale/train/arguments.py."""
+    unlike = mesh(data=6, size=4), mesh(data=4, size=6, gpu="b")
+    assert gaps(*unlike) == []
+    for model in ({"tied_embeddings": True}, {"prediction_layers": 1}):
+        [rule] = gaps(*unlike, **model)
+        assert "reduced partially" in rule
+        assert gaps(*unlike, sharded=False, **model) == []
+    more = {"micro_batches": 4, "zero_stage": 1}
+    for model in ({"tied_embeddings": True}, {"prediction_layers": 1}, {}):
+        plan = uneven_plan(MIXED, llama(**model), [(16, 4, 4, 1), (16, 4, 2, 2)], **more)
+        hetero = config(plan)["train"]["system"]["hetero"]
+        assert hetero["use_partial_reduce_for_shared_embedding"] is bool(model)
 
 
 def test_a_flagscale_directory_with_experts_and_prediction_is_written() -> None:

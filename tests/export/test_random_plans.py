@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_plans import BREAKS, feasible
+from plan_breaks import BREAKS
+from random_plans import feasible
 from recording import written
 
 from hetcli.errors import UnsupportedByTargetError

@@ -56,7 +56,12 @@ def test_an_edited_configuration_is_found_out(
         (plan([32], data=8, recompute=Recompute("selective")), "keeps other activations"),
         (plan([20, 12], tensor=8, recompute=[Recompute("full"), Recompute()]), "for all layers"),
         (plan([32, 0], tensor=8), "a part of the model has a layer"),
-        (plan([[8, 8], [8, 8]], tensor=8, micro_batches=5), "2 equal rounds"),
+        (plan([[8, 8], [8, 8]], tensor=8, micro_batches=5), "rounds of other sizes than 2"),
+        (plan([20, 12], tensor=8, micro_batches=1), "as many micro-batches as stages"),
+        (
+            plan([32], tensor=4, context=2, sequence=8 * 513, sequence_parallel=True),
+            "4104 % 16 = 8",
+        ),
         (plan([32], data=8, precision="fp16"), "bf16 and fp32"),
         (plan([32], data=8, zero_stage=1, offload="optimizer"), "was not planned"),
         (plan([20, 12], tensor=8, schedule="zb-h1"), "1F1B and Interleaved1F1B"),

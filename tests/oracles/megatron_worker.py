@@ -1,18 +1,20 @@
 """Ask real Megatron-LM and the real torchrun parser: one JSON question a line, one answer a line.
 
-Importing takes seconds, so it is done once; every question is answered in a fork, because
-Megatron-LM keeps its state in globals. Usage: megatron_worker.py DIRECTORY_WITH_MEGATRON
+Importing takes seconds, so it is done once; Megatron-LM answers in a fork, because it keeps its
+state in globals. Usage: megatron_worker.py DIRECTORY_WITH_MEGATRON
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import io
 import json
 import os
 import sys
 import warnings
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 import cpu_torch
@@ -24,10 +26,14 @@ def load(root: str) -> None:
     cpu_torch.stub_device((9, 0))
     sys.path.insert(0, root)
     import megatron.core.transformer.transformer_block
-    import megatron.training.arguments  # noqa: F401
+    import megatron.training.arguments
     import torch.distributed.run  # noqa: F401
 
     cpu_torch.pretend_transformer_engine()
+    # The parser reads the source of its classes for the help of every option, which is most of the
+    # time that a question takes; the forks inherit what was read once.
+    inspect.getsource = functools.cache(inspect.getsource)  # type: ignore[assignment]
+    megatron.training.arguments.add_megatron_arguments(ArgumentParser())
 
 
 def torchrun(question: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +182,11 @@ def main() -> None:
     out.write(b'{"ok": true}\n')
     out.flush()
     for line in sys.stdin:
-        out.write(forked(json.loads(line)).replace(b"\n", b" ") + b"\n")
+        question = json.loads(line)
+        # torchrun's parser keeps nothing.
+        alone = question["kind"] == "torchrun"
+        found = json.dumps(answer(question)).encode() if alone else forked(question)
+        out.write(found.replace(b"\n", b" ") + b"\n")
         out.flush()
 
 

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+import types
 import warnings
 from typing import Any
 
@@ -42,6 +43,8 @@ def config(question: dict[str, Any]) -> dict[str, Any]:
         ep=parallelism.expert_parallel_degree,
         world_size=question["world"],
     )
+    if dims.pp > 1:
+        _schedule(read, dims.pp)
     model = read.model_spec.model
     return {
         "dims": [dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp],
@@ -58,6 +61,33 @@ def config(question: dict[str, Any]) -> dict[str, Any]:
         "recompute": type(read.activation_checkpoint).__qualname__,
         "dataset": read.dataloader.dataset,
     }
+
+
+def _schedule(read: Any, ranks: int) -> None:
+    """Build the schedule of the first pipeline rank, whose stages know only their places.
+
+    Its checks are the same on every rank.
+    """
+    from torchtitan.distributed.pipeline_parallel import _build_pipeline_schedule
+
+    parts = len(read.parallelism.module_fqns_per_model_part)
+    _build_pipeline_schedule(
+        parallelism=read.parallelism,
+        local_batch_size=read.training.local_batch_size,
+        stages=[
+            types.SimpleNamespace(
+                stage_index=index,
+                num_stages=parts,
+                group_size=ranks,
+                group_rank=0,
+                is_first=index == 0,
+                is_last=index == parts - 1,
+                has_backward=True,
+            )
+            for index in range(0, parts, ranks)
+        ],
+        loss_fn=lambda *_: None,
+    )
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -82,6 +112,10 @@ def main() -> None:
     for name in STUBBED:
         sys.modules[name] = cpu_torch.inert_module(name)
     import torchtitan.models.llama3.config_registry  # noqa: F401
+    import tyro._docstrings
+
+    # The parser reads the sources of all classes for its help, which takes most of its time.
+    tyro._docstrings.get_field_docstring = lambda *_, **__: None
 
     out.write(b'{"ok": true}\n')
     out.flush()

@@ -1,8 +1,8 @@
 """FlagScale's process meshes, and the rules that hold between them.
 
-Source: flagscale/train/hetero (ParallelContext and its arguments) of FlagScale 0.9, and the limits
-that pull request 395 of FlagScale states for expert parallelism. They are checked when training
-starts, so they are checked here.
+Source: flagscale/train/arguments.py (pre_validate_args) and hetero/parallel_context.py of FlagScale
+0.9, and the limits that pull request 395 of FlagScale states for expert parallelism. They are
+checked when training starts, so they are checked here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from hetcli.export.planned import Planned
+from hetcli.spec.model.architecture import Model
 from hetcli.spec.plan import PlanStage
 
-__all__ = ["Mesh", "mesh_gaps", "meshes"]
+__all__ = ["Mesh", "mesh_gaps", "meshes", "shares_embedding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,13 @@ def meshes(planned: Planned) -> tuple[Mesh, ...]:
     )
 
 
+def shares_embedding(model: Model) -> bool:
+    """Whether the last stage holds the embedding too: for the output, or for prediction layers."""
+    return model.tied_embeddings or model.prediction_layers > 0
+
+
 def mesh_gaps(
-    found: Sequence[Mesh], *, tied_embeddings: bool, prediction_layers: int
+    found: Sequence[Mesh], model: Model, *, distributed_optimizer: bool
 ) -> Iterator[tuple[str, str, str]]:
     """What FlagScale refuses of some meshes: what, why, and the nearest that it takes."""
     first, last = found[0], found[-1]
@@ -94,8 +100,9 @@ def mesh_gaps(
             "either all meshes have an expert parallelism of 1 or none has",
             "expert_parallel 1 in all meshes, or more in all",
         )
-    if (tied_embeddings or prediction_layers) and first.tensor_parallel != last.tensor_parallel:
-        what = "prediction layers" if prediction_layers else "tied embeddings"
+    shared = shares_embedding(model)
+    what = "prediction layers" if model.prediction_layers else "tied embeddings"
+    if shared and first.tensor_parallel != last.tensor_parallel:
         yield (
             f"tensor_parallel {first.tensor_parallel} first and {last.tensor_parallel} last "
             f"with {what}",
@@ -103,13 +110,13 @@ def mesh_gaps(
             "one tensor_parallel for both",
         )
     if (
-        tied_embeddings
+        shared
+        and distributed_optimizer
         and first.data_parallel % last.data_parallel
-        and (last.data_parallel % first.data_parallel)
+        and last.data_parallel % first.data_parallel
     ):
         yield (
-            f"data_parallel {first.data_parallel} first and {last.data_parallel} last with tied "
-            "embeddings",
+            f"data_parallel {first.data_parallel} first and {last.data_parallel} last with {what}",
             "the gradients of the shared embedding are reduced partially: one must divide the "
             "other",
             "data parallelism of which one divides the other",

@@ -14,7 +14,7 @@ import yaml
 
 from hetcli.errors import ConfigurationError, InfeasibleError
 from hetcli.export.environment import node_environment
-from hetcli.export.flagscale.meshes import Mesh, mesh_gaps, meshes
+from hetcli.export.flagscale.meshes import Mesh, mesh_gaps, meshes, shares_embedding
 from hetcli.export.launch import LaunchFile
 from hetcli.export.megatron.model import model_arguments
 from hetcli.export.placement import DEFAULT_ORDER, Placement, place
@@ -45,7 +45,7 @@ def program(planned: Planned, version: str) -> tuple[Program, Placement]:
         raise unsupported(
             TARGET,
             "this placement: a node holds ranks that do not follow each other",
-            why="ranks are stage by stage, and hosts are sorted by device type",
+            why="ranks are stage by stage, and FlagScale sorts hosts by device type",
             nearest="whole stages on consecutive nodes",
             plans="megatron",
         )
@@ -126,11 +126,7 @@ def _check(planned: Planned, found: tuple[Mesh, ...]) -> None:
         )
         if wrong
     ]
-    gaps += mesh_gaps(
-        found,
-        tied_embeddings=model.tied_embeddings,
-        prediction_layers=model.prediction_layers,
-    )
+    gaps += mesh_gaps(found, model, distributed_optimizer=degrees.zero_stage == 1)
     for what, why, nearest in gaps:
         raise unsupported(TARGET, what, why=why, nearest=nearest, plans="megatron")
     try:
@@ -248,7 +244,6 @@ def _config(planned: Planned, placement: Placement, found: tuple[Mesh, ...]) -> 
 
 def _hetero(planned: Planned, found: tuple[Mesh, ...]) -> dict[str, Any]:
     types = [mesh.device_type for mesh in found]
-    tied = planned.model.tied_embeddings
     return {
         "enable_hetero": True,
         "hetero_pipeline_layer_split": [stage.layers for stage in planned.plan.stages],
@@ -261,7 +256,7 @@ def _hetero(planned: Planned, found: tuple[Mesh, ...]) -> dict[str, Any]:
         "hetero_current_device_type": types[0],
         "standalone_embedding_stage": False,
         "use_partial_reduce_for_shared_embedding": (
-            tied and found[0].data_parallel != found[-1].data_parallel
+            shares_embedding(planned.model) and found[0].data_parallel != found[-1].data_parallel
         ),
         "hetero_use_cpu_communication": planned.joining_backend == "gloo",
     }
@@ -293,11 +288,11 @@ def _recompute(stage: PlanStage) -> dict[str, Any]:
         case "selective":
             return {"recompute_granularity": "selective"}
         case "full":
-            block = stage.recompute_layers is not None
+            layers = stage.recompute_layers
             return {
                 "recompute_granularity": "full",
-                "recompute_method": "block" if block else "uniform",
-                "recompute_num_layers": min(stage.recompute_layers or 1, max(stage.layers, 1)),
+                "recompute_method": "uniform" if layers is None else "block",
+                "recompute_num_layers": 1 if layers is None else layers,
             }
         case _:
             return {}

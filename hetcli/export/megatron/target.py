@@ -194,19 +194,16 @@ def _recompute(stage: PlanStage) -> tuple[Argument, ...]:
     match stage.recompute:
         case "selective":
             return (Argument("--recompute-granularity", ("selective",)),)
-        case "full" if stage.recompute_layers is None:
-            method = (Argument("--recompute-method", ("uniform",)),)
-            layers = 1
         case "full":
-            method = (Argument("--recompute-method", ("block",)),)
-            layers = min(stage.recompute_layers or 0, max(stage.chunks))
+            # `block`: the first layers of every chunk, and all of one that has no more.
+            layers = stage.recompute_layers
+            return (
+                Argument("--recompute-granularity", ("full",)),
+                Argument("--recompute-method", ("uniform" if layers is None else "block",)),
+                Argument("--recompute-num-layers", (str(1 if layers is None else layers),)),
+            )
         case _:
             return ()
-    return (
-        Argument("--recompute-granularity", ("full",)),
-        *method,
-        Argument("--recompute-num-layers", (str(layers),)),
-    )
 
 
 def _notes(planned: Planned, placement: Placement, unlike_recompute: bool) -> tuple[str, ...]:

@@ -142,9 +142,7 @@ def stage_recompute(words: tuple[str, ...]) -> tuple[str, int | None]:
 
 def planned_recompute(stage: PlanStage) -> tuple[str, int | None]:
     """The same of a planned stage."""
-    if stage.recompute != "full" or stage.recompute_layers is None:
-        return stage.recompute, None
-    return "full", min(stage.recompute_layers, max(stage.chunks))
+    return stage.recompute, stage.recompute_layers if stage.recompute == "full" else None
 
 
 def deepspeed_facts(text: str) -> Facts:
@@ -185,7 +183,7 @@ def _flagscale_planned(plan: Plan) -> Facts:
         "zero_stage": degrees.zero_stage,
         "precision": degrees.precision,
         "sequence_parallel": degrees.sequence_parallel,
-        "recompute": first.recompute,
+        "recompute": planned_recompute(first),
         "sequence": plan.inputs.workload.sequence,
         "layers": model.layer_count,
         "hidden_size": model.hidden_size,
@@ -197,7 +195,7 @@ def flagscale_facts(text: str) -> Facts:
     """What flagscale.yaml says. Raises ValueError where it is no such file."""
     train = _train(text)
     system, model = train["system"], train["model"]
-    hetero, precision = system["hetero"], system["precision"]
+    hetero, precision, recompute = system["hetero"], system["precision"], system["recompute"]
     flat = hetero["hetero_process_meshes"]
     meshes = [flat[start : start + 5] for start in range(0, len(flat), 5)]
     stages = [mesh for mesh in meshes for _ in range(mesh[4])]
@@ -213,7 +211,12 @@ def flagscale_facts(text: str) -> Facts:
         if "fp8_format" in precision
         else next((name for name in ("bf16", "fp16") if precision.get(name)), "fp32"),
         "sequence_parallel": system["sequence_parallel"],
-        "recompute": system["recompute"].get("recompute_granularity", "none"),
+        "recompute": (
+            recompute.get("recompute_granularity", "none"),
+            recompute["recompute_num_layers"]
+            if recompute.get("recompute_method") == "block"
+            else None,
+        ),
         "sequence": model["seq_length"],
         "layers": model["num_layers"],
         "hidden_size": model["hidden_size"],

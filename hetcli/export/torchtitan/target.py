@@ -160,8 +160,9 @@ def _check(planned: Planned) -> None:
         for stage in stages
         for r in stage.replicas
     }
-    rounds = max(1, degrees.gradient_accumulation // degrees.pipeline_parallel)
-    share = planned.sequence // degrees.context_parallel
+    sequence, context = planned.sequence, degrees.context_parallel
+    # Trainer.__init__ asks for both at once, where each rank of a context group has two chunks.
+    parts = degrees.tensor_parallel * (2 * context if context > 1 else 1)
     for wrong, what, why, nearest, flags in (
         (
             len(shapes) > 1,
@@ -178,9 +179,17 @@ def _check(planned: Planned) -> None:
             "--schedule 1f1b",
         ),
         (
-            degrees.virtual_stages > 1 and degrees.gradient_accumulation % rounds > 0,
+            degrees.virtual_stages == 1 and degrees.gradient_accumulation < len(stages),
+            f"{degrees.gradient_accumulation} micro-batches in {len(stages)} stages",
+            "torch's Schedule1F1B needs as many micro-batches as stages",
+            f"{len(stages)} micro-batches or more",
+            f"--pp {degrees.gradient_accumulation}",
+        ),
+        (
+            degrees.virtual_stages > 1 and degrees.gradient_accumulation % len(stages) > 0,
             f"{degrees.gradient_accumulation} micro-batches interleaved over {len(stages)} stages",
-            f"Interleaved1F1B runs them in {rounds} equal rounds",
+            f"Interleaved1F1B then runs rounds of other sizes than {len(stages)}, which is not the "
+            "planned order, or refuses",
             f"a multiple of {degrees.pipeline_parallel} micro-batches",
             "",
         ),
@@ -215,10 +224,11 @@ def _check(planned: Planned) -> None:
             "",
         ),
         (
-            degrees.sequence_parallel and share % degrees.tensor_parallel > 0,
-            f"sequence parallelism over {degrees.tensor_parallel} ranks of {share} tokens",
-            f"{share} % {degrees.tensor_parallel} = {share % degrees.tensor_parallel}",
-            "a sequence that tensor x context parallelism divides",
+            degrees.sequence_parallel and sequence % parts > 0,
+            f"sequence parallelism over {degrees.tensor_parallel} ranks with context_parallel "
+            f"{context} and {sequence} tokens",
+            f"{sequence} % {parts} = {sequence % parts}",
+            f"a sequence that {parts} divides",
             "--tp 1",
         ),
     ):
