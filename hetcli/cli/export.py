@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from hetcli.cli.command import command
 from hetcli.cli.output import Output
-
-
-class ExportTarget(StrEnum):
-    """The framework to write for."""
-
-    megatron = "megatron"
-    deepspeed = "deepspeed"
-    flagscale = "flagscale"
-    torchtitan = "torchtitan"
-    generic = "generic"
-
-
-class Launcher(StrEnum):
-    """What starts the processes."""
-
-    torchrun = "torchrun"
-    deepspeed = "deepspeed"
-    slurm = "slurm"
-    kubernetes = "kubernetes"
-    flagscale = "flagscale"
 
 
 def register(app: typer.Typer) -> None:
@@ -44,11 +23,21 @@ def register(app: typer.Typer) -> None:
             str, typer.Option("-o", "--output", metavar="DIR", help="The launch directory.")
         ] = "launch",
         target: Annotated[
-            ExportTarget | None, typer.Option("--target", help="Default: the plan's target.")
+            str | None,
+            typer.Option(
+                "--target",
+                metavar="NAME",
+                help="megatron, deepspeed, flagscale, torchtitan or generic. Default: the plan's.",
+            ),
         ] = None,
         launcher: Annotated[
-            Launcher | None,
-            typer.Option("--launcher", help="Default: torchrun; FlagScale's own for that target."),
+            str | None,
+            typer.Option(
+                "--launcher",
+                metavar="NAME",
+                help="torchrun, deepspeed, slurm, kubernetes or flagscale. Default: torchrun; "
+                "FlagScale's own for that target.",
+            ),
         ] = None,
         target_version: Annotated[
             str | None,
@@ -82,8 +71,8 @@ def register(app: typer.Typer) -> None:
         assert plan is not None
         launch = render(
             read_document(plan, Plan),
-            target=target and target.value,
-            launcher=launcher and launcher.value,
+            target=target,
+            launcher=launcher,
             target_version=target_version,
         )
         if dry_run:

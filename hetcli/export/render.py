@@ -7,6 +7,7 @@ from typing import Final
 import hetcli
 from hetcli.errors import ConfigurationError, UnknownNameError, UnsupportedByTargetError
 from hetcli.export.environment import node_environment, socket_interface
+from hetcli.export.equal_nodes import equal_nodes
 from hetcli.export.launch import LaunchDirectory, LaunchFile
 from hetcli.export.launchers.deepspeed import DEEPSPEED
 from hetcli.export.launchers.flagscale import FLAGSCALE
@@ -20,6 +21,7 @@ from hetcli.export.preflight import LISTED_VENDORS, device_checks
 from hetcli.export.program import Program
 from hetcli.export.targets import TARGETS, ExportTarget
 from hetcli.export.templating import render_template
+from hetcli.perf.resolve import resolve
 from hetcli.spec.plan import Plan
 from hetcli.units import format_count, format_duration
 
@@ -47,6 +49,8 @@ def render(
         ConfigurationError: the plan file contradicts itself.
         UnsupportedByTargetError: the target or the launcher cannot run the plan.
     """
+    if target == "verl":
+        raise _one_size(plan)
     chosen = _target(target or plan.target)
     version = _version(chosen, target_version)
     starter = _launcher(chosen, launcher or chosen.launchers[0])
@@ -94,10 +98,20 @@ def _target(name: str) -> ExportTarget:
 _REASONS: Final = {
     "accelerate": "accelerate launch divides the processes evenly among the machines, so it cannot "
     "start unlike numbers of devices (huggingface/accelerate issue 3894)",
-    "verl": "verl has one n_gpus_per_node for all nodes, so larger nodes have idle devices; "
-    "hetcli writes no jobs for it",
     "free": "plans of the free space have replicas of unlike shape; no framework runs them",
 }
+
+
+def _one_size(plan: Plan) -> UnsupportedByTargetError:
+    """How verl could use the plan's cluster, for which hetcli writes no jobs."""
+    offers = " or ".join(str(each) for each in equal_nodes(resolve(plan.inputs.cluster)))
+    return UnsupportedByTargetError(
+        "hetcli writes no jobs for verl",
+        why="trainer.n_gpus_per_node and trainer.nnodes say one size for all nodes: with others "
+        "its rollout waits for ever for devices on one node",
+        fix=f"nodes x devices: {offers}; rollout.tensor_model_parallel_size at most the devices "
+        "of a node",
+    )
 
 
 def _version(target: ExportTarget, wanted: str | None) -> str:

@@ -77,6 +77,24 @@ def test_split_30_over_4(tmp_path: Path) -> None:
         assert best["predicted"]["step_time_s"] < even["predicted"]["step_time_s"]
 
 
+def test_verl_uneven_nodes(tmp_path: Path) -> None:
+    # github.com/verl-project/verl/issues/2596 and 1182: 4 + 2 GPUs were taken for 2 x 3.
+    cluster, plan = tmp_path / "cluster.yaml", tmp_path / "plan.json"
+    cluster.write_text(
+        "name: uneven\nnodes:\n"
+        "  - {name: n0, gpu: A800-SXM4-80GB, gpus: 4}\n"
+        "  - {name: n1, gpu: A800-SXM4-80GB, gpus: 2}\n"
+    )
+    made = run("plan", "--cluster", cluster, "--model", "qwen2.5-7b", "--gbs", 64,
+               "--seq-len", 2048, "-o", plan)  # fmt: skip
+    assert made.exit_code == 0, made.stderr
+    refused = run("export", plan, "--target", "verl", "-o", tmp_path / "launch")
+    assert refused.exit_code == 1
+    assert "2 x 2 devices (2 of n0 idle) or 1 x 4 devices (2 of n1 idle)" in refused.stderr
+    assert "tensor_model_parallel_size at most the devices of a node" in refused.stderr
+    assert not (tmp_path / "launch").exists()
+
+
 def test_tp_heads_28() -> None:
     # github.com/THU-KEG/AdaptThink/issues/1: 28 heads, but 4 KV heads.
     result = run(
