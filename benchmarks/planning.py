@@ -5,13 +5,14 @@
     python benchmarks/planning.py --only 1024          problems whose name contains that
     python benchmarks/planning.py --exhaustive 200     small clusters against brute force
     python benchmarks/planning.py --samples            the gap on the sample clusters
+    python benchmarks/planning.py --readme             the table of all that into README.md
 
 DIR holds layer_profile.csv, model_layers.csv, intra_node_bandwidths.json and
 multizone_bandwidths_het.json of Sailor's artifact (eth-easl/sailor). Every problem runs in a
 process of its own; times are of the search, imports apart. Beside seconds stands the machine's
 unit, the processor seconds of a fixed calculation, so that runs on other machines compare. Sailor's
 formulas score its rows; `with copies` is their stricter reading, in which every replica of a node
-sends its own gradients. Nothing fails on time.
+sends its own gradients. Nothing fails on time. What is found is kept in planning.json.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from peers.quality import exhaustive, sample_gaps
+from peers.record import keep, read, table, written
 from peers.rows import rows
 
 HERE = Path(__file__).resolve()
+RECORD = HERE.with_name("planning.json")
 
 
 def machine_unit() -> float:
@@ -57,7 +60,7 @@ def solve(name: str, data: Path | None) -> None:
 
 
 def show(only: str, data: Path | None) -> None:
-    """Solve every problem in a process of its own and print the table."""
+    """Solve every problem in a process of its own, print the table and keep it."""
     print(
         f"{'problem':34s} {'cpu s':>7s} {'wall s':>7s} {'units':>6s} {'of target':>9s} "
         f"{'gap':>6s} {'MB':>5s}  found / peers"
@@ -72,6 +75,8 @@ def show(only: str, data: Path | None) -> None:
             print(f"{row.name:34s} failed: {done.stderr.strip().splitlines()[-1]}")
             continue
         found = json.loads(done.stdout)
+        kept = {**found, "target_s": row.target_s, "peers": row.peers}
+        keep(RECORD, "problems", {row.name: kept})
         gap = "-" if found["gap"] is None else f"{found['gap']:.2%}"
         reached = "" if found["reached"] is None else f" = {found['reached']:.2f} of the aim"
         print(
@@ -92,14 +97,18 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a problem's name")
     parser.add_argument("--exhaustive", type=int, default=0, metavar="N", help="small clusters")
     parser.add_argument("--samples", action="store_true", help="gaps on the sample clusters")
+    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
     parser.add_argument("--solve", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.solve:
         solve(given.solve, given.data)
     elif given.exhaustive:
-        exhaustive(given.exhaustive)
+        keep(RECORD, "exhaustive", exhaustive(given.exhaustive))
     elif given.samples:
-        sample_gaps()
+        keep(RECORD, "samples", sample_gaps())
+    elif given.readme:
+        readme = HERE.parent.parent / "README.md"
+        readme.write_text(written(readme.read_text("utf-8"), table(read(RECORD))), "utf-8")
     else:
         show(given.only, given.data)
 

@@ -26,7 +26,7 @@ MOST_CANDIDATES = 1000
 MODELS = ("gpt2-xl", "llama-2-7b", "llama-2-13b", "mixtral-8x7b", "llama-3-70b")
 
 
-def exhaustive(number: int) -> None:
+def exhaustive(number: int) -> dict[str, int]:
     """Compare with brute force on so many generated clusters, and print what differs."""
     seed = same = below = fits = done = 0
     while done < number:
@@ -50,9 +50,10 @@ def exhaustive(number: int) -> None:
                 f"{below} bounds hold",
                 flush=True,
             )
+    return {"clusters": done, "fits": fits, "equal": same, "bounds": below}
 
 
-def sample_gaps() -> None:
+def sample_gaps() -> dict[str, float]:
     """Print the gap and the time of every sample cluster with every model, and the median gap."""
     gaps = []
     for name in sample_names():
@@ -74,3 +75,9 @@ def sample_gaps() -> None:
             seconds = time.process_time() - start
             print(f"{name:16s} {model:14s} {seconds:6.2f} s  gap {gap:.2%}", flush=True)
     print(f"median gap {statistics.median(gaps):.2%}, largest {max(gaps):.2%}")
+    return {
+        "plans": len(gaps),
+        "models": len(MODELS),
+        "median_gap": statistics.median(gaps),
+        "largest_gap": max(gaps),
+    }

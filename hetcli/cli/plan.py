@@ -54,6 +54,15 @@ def register(app: typer.Typer) -> None:
         expert_parallel: common.ExpertParallel = None,
         expert_tensor_parallel: common.ExpertTensorParallel = None,
         micro_batch: common.MicroBatch = None,
+        virtual_stages: Annotated[
+            int | None,
+            typer.Option(
+                "--virtual-stages",
+                min=1,
+                metavar="N",
+                help="Model chunks a stage, 1 for plain 1F1B (default: the best).",
+            ),
+        ] = None,
         recompute: common.RecomputeOption = None,
         zero_stage: common.ZeroStage = None,
         tokens: limits.Tokens = None,
@@ -116,6 +125,7 @@ def register(app: typer.Typer) -> None:
             expert_parallel=expert_parallel,
             expert_tensor_parallel=expert_tensor_parallel,
             micro_batch_size=micro_batch,
+            virtual_stages=virtual_stages,
             recompute=value_of(recompute),
             zero_stage=zero_stage,
             pareto=pareto,

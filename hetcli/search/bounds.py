@@ -37,6 +37,7 @@ __all__ = [
     "row_caps",
     "row_rooms",
     "shape_bounds",
+    "uniform_bounds",
 ]
 
 Floats = NDArray[np.float64]
@@ -82,13 +83,21 @@ def _several(family: Family, tables: Tables, deepest: int) -> Floats:
         return found
     plain = family.degrees.virtual_stages == 1
     even = family.degrees.virtual_stages if not plain and family.even_chunks else None
+    # What the ends do is added below where it is waited for by all.
+    ends = (
+        0.0
+        if plain
+        else float(
+            (tables.ends.sum(axis=0) / tables.unit[:, None]).min(axis=0)[[FIRST, LAST]].sum()
+        )
+    )
     several = pipeline_bounds(
-        tables.unit, family.most, layers, m, deepest, family.first_chunk, even
+        tables.unit, family.most, layers, ends, m, deepest, family.first_chunk, even
     )[1:]
     if plain:
         first, last = (tables.ends[:, :, role].sum(axis=0).min() for role in (FIRST, LAST))
-        several += 2 * np.arange(1, len(several) + 1) * send.min()
-        several += first + last + tables.first_reduced.min()
+        several += 2 * np.arange(1, len(several) + 1) * send.min() + first + last
+    several += tables.first_reduced.min()
     found[: len(several)] = np.maximum(several, each.ravel()[order[enough]])
     return found
 
@@ -214,6 +223,13 @@ def mix_bounds(family: Family, tables: Tables, counts: Ints) -> Floats:
     updating = layers / (counts / np.maximum(tables.unit_after[1], TINY)).sum(axis=1)
     longest: Floats = np.maximum(found, passing + np.where(several, reduced, 0.0) + updating)
     return longest
+
+
+def uniform_bounds(family: Family, tables: Tables, counts: Ints) -> Floats:
+    """Seconds that mixes do not beat whose stages all have as many layers, [candidates]."""
+    slowest = np.where(counts > 0, tables.unit, 0.0).max(axis=1)
+    found: Floats = family.micro_batches * (family.layers // counts.sum(axis=1)) * slowest
+    return found
 
 
 def row_caps(family: Family, fitted: Fitted, seconds: Floats | float, gap: float = 0.0) -> Ints:

@@ -34,7 +34,7 @@ from hetcli.search.families import Problem, recomputes
 from hetcli.search.layout import Degrees
 from hetcli.search.placement import regular_stages, stages_per_node
 from hetcli.search.pools import Orders, Pool, orders
-from hetcli.search.tail import ALONE, Tail, tail_of
+from hetcli.search.tail import ALONE, FIRST, LAST, Tail, tail_of
 from hetcli.spec.model.architecture import Layer, MoeFeedForward
 from hetcli.spec.workload import RecomputeChoice
 
@@ -57,7 +57,7 @@ class Costing:
     _costs: Costs = field(init=False)
     _passes: dict[object, Passes] = field(default_factory=dict)
     _tails: dict[object, Tail] = field(default_factory=dict)
-    _units: dict[object, Floats] = field(default_factory=dict)
+    _units: dict[object, tuple[Floats, float]] = field(default_factory=dict)
     _choices: dict[int, tuple[RecomputeChoice, ...]] = field(default_factory=dict)
     _sends: dict[object, float] = field(default_factory=dict)
     _transferred: dict[object, tuple[Floats, Floats, Floats]] = field(default_factory=dict)
@@ -124,26 +124,29 @@ class Costing:
         nbytes = 2 * self.problem.workload.sequence * self.problem.model.hidden_size
         return self.problem.hardware.between(one.node, other.node).seconds(nbytes)
 
-    def unit_seconds(self, degrees: Degrees, most_stages: Ints) -> Floats:
-        """Least seconds of one unit of work on each pool, the mean layer of one pool being a unit.
+    def unit_seconds(self, degrees: Degrees, most_stages: Ints) -> tuple[Floats, float]:
+        """Least seconds of one unit of work on each pool, the mean layer of one pool being a unit,
+        and how many units what the ends of the pipeline do beside their layers is at least.
 
         Infinite on pools without a stage. Where layers are unlike, a pool does some of them faster
         than others; the least ratio never overestimates.
         """
-        degrees = replace(degrees, virtual_stages=1)
         key = (_without_data(degrees), _reach(degrees), tuple(most_stages > 0))
         if key not in self._units:
             found = np.full(len(self.problem.pools), np.inf)
+            ends = np.full((2, len(found)), np.inf)
             units: Floats | None = None
             for pool in self.problem.pools:
                 if not most_stages[pool.index]:
                     continue
-                passes = self.passes(degrees, pool, self._recomputes(pool)[-1])
+                plain = replace(degrees, virtual_stages=1)
+                passes = self.passes(plain, pool, self._recomputes(pool)[-1])
                 each = np.diff(passes.layers.sum(axis=0))
                 if units is None:
                     units = each / each.mean()
-                found[pool.index] = (each / units).min()
-            self._units[key] = found
+                unit = found[pool.index] = (each / units).min()
+                ends[:, pool.index] = passes.ends[:, [FIRST, LAST]].sum(axis=0) / unit
+            self._units[key] = found, float(ends.min(axis=1).sum())
         return self._units[key]
 
     def micro_batches(self, degrees: Degrees) -> int:

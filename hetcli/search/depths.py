@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,23 @@ __all__ = ["Depths"]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class Depths:
     """The pipelines of one planning problem, before their stages have costs."""
 
     problem: Problem
     costing: Costing
     requirements: Requirements
+    _most: dict[object, Ints] = field(default_factory=dict)
 
     def most_stages(self, degrees: Degrees) -> Ints:
         """Stages that each pool holds, [pools]."""
+        key = (degrees.precision, degrees.tensor, degrees.context, degrees.data)
+        if key not in self._most:
+            self._most[key] = self._most_stages(degrees)
+        return self._most[key]
+
+    def _most_stages(self, degrees: Degrees) -> Ints:
         held = [
             pool.group_count(degrees.tensor) // degrees.members
             if self.costing.runs(degrees, pool)
@@ -38,11 +45,11 @@ class Depths:
         ]
         return np.minimum(held, self.requirements.most_stages(degrees))
 
-    def deepest(self, degrees: Degrees, most: Ints) -> int:
-        """Stages of the deepest pipeline, where the pools hold `most`."""
+    def deepest(self, degrees: Degrees, most: Ints, chunks: int | None = None) -> int:
+        """Stages of the deepest pipeline, where the pools hold `most`, with that many chunks."""
         if degrees.zero_stage > 1:
             return 1
-        chunks = degrees.virtual_stages
+        chunks = chunks or degrees.virtual_stages
         layers = self.problem.model.layer_count // chunks
         # A first or last stage without layers has no chunks.
         ends = 2 if chunks == 1 else 0
@@ -61,17 +68,17 @@ class Depths:
         """
         chunks = chunks or (degrees.virtual_stages,)
         most = self.most_stages(degrees)
-        deepest = self.deepest(replace(degrees, virtual_stages=chunks[0]), most)
+        deepest = self.deepest(degrees, most, chunks[0])
         stages = self.problem.options.pipeline_parallel
         if not most.any() or deepest < (stages or 1):
             return np.inf
-        unit = self.costing.unit_seconds(degrees, most)
+        unit, ends = self.costing.unit_seconds(degrees, most)
         m, layers = self.costing.micro_batches(degrees), self.problem.model.layer_count
         if self.problem.workload.objective == "cost":
             hourly = [pool.node.price_per_device_hour or 0.0 for pool in self.problem.pools]
             dollars = unit * degrees.devices_per_stage / SECONDS_PER_HOUR
-            return float(m * layers * (dollars * hourly)[most > 0].min())
+            return float(m * (layers + ends) * (dollars * hourly)[most > 0].min())
         part = self.costing.first_chunk(chunks[-1])
         even = chunks[0] if len(chunks) == 1 and part * chunks[0] == 1 else None
-        found = pipeline_bounds(unit, most, layers, m, deepest, part, even)
+        found = pipeline_bounds(unit, most, layers, ends, m, deepest, part, even)
         return float(found.min() if stages is None else found[stages - 1])

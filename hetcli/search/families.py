@@ -117,6 +117,12 @@ def check_request(problem: Problem) -> None:
         precision=None if workload.precision == "auto" else workload.precision,
     )
     chunks = options.virtual_stages or 1
+    if chunks > 1 and options.target not in INTERLEAVING:
+        raise ConfigurationError(
+            f"{options.target} pipelines have no virtual stages",
+            why="its stages have one chunk of the model each",
+            fix="--virtual-stages 1, or --target megatron",
+        )
     if model.layer_count % chunks:
         raise ConfigurationError(
             f"{chunks} virtual stages do not divide {model.layer_count} layers",

@@ -28,6 +28,7 @@ from hetcli.search.bounds import (
     row_caps,
     row_rooms,
     shape_bounds,
+    uniform_bounds,
 )
 from hetcli.search.costing import Costing
 from hetcli.search.costs import Family
@@ -235,6 +236,8 @@ class Grid:
         rows = np.broadcast_to(np.arange(len(family.rows)), counts.shape)
         rate = self.worth.rate(family, rows, counts)
         bounds = np.maximum(mix_bounds(family, home.tables, counts), 0.0)
+        if self.problem.options.uniform_layers:
+            bounds = np.maximum(bounds, uniform_bounds(family, home.tables, counts))
         value_of = self.worth.value(bounds, rate)
         if throughput and np.isfinite(top):
             near = value_of < top

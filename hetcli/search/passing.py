@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from hetcli.perf.rules import interleaving_is_legal
+
 __all__ = [
     "chunk_rates",
     "highest_chunk_rates",
@@ -177,6 +179,7 @@ def pipeline_bounds(
     unit: Floats,
     most: Ints,
     layers: int,
+    ends: float,
     micro_batches: int,
     deepest: int,
     part: float = 1.0,
@@ -188,6 +191,7 @@ def pipeline_bounds(
         unit: seconds of a micro-batch on each pool, the mean layer of one pool being a unit.
         most: stages that each pool holds.
         layers: of the model.
+        ends: what the ends of the pipeline do beside them, in units of a layer.
         micro_batches: of a replica.
         deepest: most stages of a pipeline.
         part: what a stage's first chunk is of the stage; 1 without chunks.
@@ -198,14 +202,16 @@ def pipeline_bounds(
     number = np.arange(1, min(deepest, int(most.sum())) + 1)
     counts = np.clip(number[:, None] - (np.cumsum(most) - most), 0, most)
     if part < 1:
-        found: Floats = layers / highest_chunk_rates(micro_batches, counts, unit, part)
+        found: Floats = (layers + ends) / highest_chunk_rates(micro_batches, counts, unit, part)
         if even_chunks is not None:
             rates = highest_warm_up_rates(micro_batches, counts, unit, even_chunks)
-            found = np.maximum(found, layers * unit[0] + layers / rates)
-        # A single stage has no chunks.
-        found[number == 1] = np.inf
-        return found
-    working = micro_batches * layers / (counts / unit).sum(axis=1)
-    passing = layers * unit[0] + layers / highest_rates(micro_batches, counts, unit)
+            found = np.maximum(found, (layers + ends) * unit[0] + layers / rates)
+        legal = [
+            each > 1 and interleaving_is_legal(each, micro_batches) for each in number.tolist()
+        ]
+        within: Floats = np.where(legal, found, np.inf)
+        return within
+    working = micro_batches * (layers + ends) / (counts / unit).sum(axis=1)
+    passing = (layers + ends) * (unit[0] + 1 / highest_rates(micro_batches, counts, unit))
     longest: Floats = np.maximum(working, passing)
     return longest

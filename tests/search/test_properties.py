@@ -16,7 +16,7 @@ from hetcli.search import PlanOptions, configuration_of, plan
 from hetcli.spec.plan import Plan, Target
 
 slow = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 targets: st.SearchStrategy[Target] = st.sampled_from(["megatron", "deepspeed"])
 
@@ -79,7 +79,7 @@ def test_a_question_has_a_sound_plan_or_a_reason(question: Question, target: Tar
     assert prediction.breakdown.total == pytest.approx(prediction.step_time_s)
 
 
-@settings(slow, max_examples=15)
+@settings(slow, max_examples=8)
 @given(questions, targets)
 def test_a_question_has_one_answer(question: Question, target: Target) -> None:
     one, other = planned(question, target), planned(question, target)

@@ -35,7 +35,7 @@ def found(objective: str = "throughput", tokens: int | None = None, **options: A
         workload=Pretrain.model_validate(
             {"global_batch": 64, "sequence": 1024, "objective": objective, "tokens": tokens}
         ),
-        options=replace(PlanOptions(), **options),
+        options=replace(PlanOptions(virtual_stages=1), **options),
     )
 
 
@@ -76,7 +76,7 @@ def test_a_quota_of_a_type_or_zone_is_kept(name: str, gpu: str, most: int) -> No
 def test_a_quota_of_all_devices_changes_nothing() -> None:
     plain, quota = found(), found(quotas=((FAST, 8), (SLOW, 8)))
     assert quota.stages == plain.stages
-    assert quota.search.asked == {"quotas": {FAST: 8, SLOW: 8}}
+    assert quota.search.asked == {"virtual_stages": 1, "quotas": {FAST: 8, SLOW: 8}}
 
 
 def test_two_quotas_that_forbid_everything_say_so() -> None:
