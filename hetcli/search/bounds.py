@@ -37,6 +37,7 @@ __all__ = [
     "row_caps",
     "row_rooms",
     "shape_bounds",
+    "uniform_bound",
     "uniform_bounds",
 ]
 
@@ -223,6 +224,17 @@ def mix_bounds(family: Family, tables: Tables, counts: Ints) -> Floats:
     updating = layers / (counts / np.maximum(tables.unit_after[1], TINY)).sum(axis=1)
     longest: Floats = np.maximum(found, passing + np.where(several, reduced, 0.0) + updating)
     return longest
+
+
+def uniform_bound(family: Family, tables: Tables, deepest: int) -> float:
+    """Seconds that no pipeline of a family beats whose stages all have as many layers.
+
+    The slowest of p stages is at best that on the p-th fastest place of all.
+    """
+    fastest = np.argsort(tables.unit, kind="stable")
+    places = np.repeat(tables.unit[fastest], np.minimum(family.most[fastest], deepest))[:deepest]
+    each = family.layers // np.arange(1, len(places) + 1)
+    return float(family.micro_batches * (each * places).min(initial=np.inf))
 
 
 def uniform_bounds(family: Family, tables: Tables, counts: Ints) -> Floats:

@@ -187,10 +187,10 @@ class Exact:
     def _chunk_seconds(self, splits: Ints, choices: Ints, chain: int) -> Floats:
         """Seconds of the layers of each chunk, [2, chunks, candidates, stages]."""
         stops = np.cumsum(splits, axis=1)
-        table = np.moveaxis(self.chunks[:, :, :, chain], (0, 2), (3, 4))
+        table = np.moveaxis(self.chunks[:, :, :, chain], (0, 2), (-2, -1))
         stage = np.arange(self.depth)
         found = table[choices, stage, stops] - table[choices, stage, stops - splits]
-        return np.moveaxis(found, (2, 3), (0, 1))
+        return np.moveaxis(found, (-2, -1), (0, 1))
 
     def _with_ends(self, each: Floats, chain: int) -> Floats:
         """The same with what the first and the last chunk of all do beside their layers."""

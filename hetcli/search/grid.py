@@ -28,6 +28,7 @@ from hetcli.search.bounds import (
     row_caps,
     row_rooms,
     shape_bounds,
+    uniform_bound,
     uniform_bounds,
 )
 from hetcli.search.costing import Costing
@@ -181,6 +182,8 @@ class Grid:
             stages = self.problem.options.pipeline_parallel
             deepest = self.depths.deepest(degrees, most)
             value = max(value, family_bound(family, tables, deepest, stages))
+            if self.problem.options.uniform_layers:
+                value = max(value, uniform_bound(family, tables, deepest))
         self._push(value, Open(family, tables, None, 0.0, WINDOW))
 
     def _fit(self, value: float, home: Open) -> None:

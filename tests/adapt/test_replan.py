@@ -54,7 +54,7 @@ def test_a_lost_node_of_a_3d_plan_leaves_four_of_seven_or_better() -> None:
     assert fresh.tokens_per_s > kept.tokens_per_s
     assert fresh.reshards
     assert fresh.break_even_s is not None
-    assert len({device.node for device in fresh.idle}) < 3
+    assert len({device.node for device in fresh.idle}) <= 3
     best = document.options[document.chosen]
     assert best.tokens_per_s >= fresh.tokens_per_s * (1 - 1e-9)
     assert "megatron" in best.runs_on

@@ -310,7 +310,6 @@ def test_a_device_that_the_cluster_lacks_is_invalid_input() -> None:
     [
         ({"target": "accelerate"}, "divides the processes evenly"),
         ({"target": "free"}, "unlike shape"),
-        ({"target": "verl"}, "one n_gpus_per_node"),
         ({"launcher": "mpirun"}, "not known to start this target"),
         ({"target_version": "0.16"}, "0.17 or 0.18"),
         ({"target_version": "latest"}, "0.17 or 0.18"),
