@@ -75,7 +75,7 @@ def test_a_quick_profile_of_the_processor_is_complete_within_a_minute(
 
 def test_the_matmul_rate_is_that_of_an_independent_benchmark() -> None:
     # Both take turns in one process, and the best turn of each counts: other work on the machine
-    # comes and goes, and must not hit only one of them.
+    # comes and goes, and must not hit only one of them; where it does, they take more turns.
     script = (
         "import torch\n"
         "from torch.utils.benchmark import Timer\n"
@@ -86,10 +86,12 @@ def test_the_matmul_rate_is_that_of_an_independent_benchmark() -> None:
         "timer = Timer('torch.mm(a, b, out=out)', globals=dict(a=a, b=b, out=out, torch=torch),\n"
         "              num_threads=torch.get_num_threads())\n"
         "ours, theirs = [], []\n"
-        "for _ in range(8):\n"
+        "for turn in range(40):\n"
         "    row = matmul(Target(0, None), dtype='fp32', m=m, n=n, k=k, seconds=0.4)\n"
         "    ours.append(row.flop_per_s)\n"
         "    theirs.append(2 * m * n * k / timer.blocked_autorange(min_run_time=0.3).median)\n"
+        "    if turn >= 7 and abs(max(ours) / max(theirs) - 1) < 0.05:\n"
+        "        break\n"
         "print(max(ours), max(theirs))\n"
     )
     env = environment(OMP_WAIT_POLICY="PASSIVE")

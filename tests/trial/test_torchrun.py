@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -100,10 +101,11 @@ def test_the_time_limit_holds_under_torchrun_too(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     begun = time.monotonic()
     # Long enough for the ranks to have begun, on a slow machine too.
-    done = torchrun(two_ranks(tmp_path), "--steps", "1000000", "--time-limit", "12", "--json")
+    done = torchrun(two_ranks(tmp_path), "--steps", "1000000", "--time-limit", "8", "--json")
     assert done.returncode != 0
-    assert "the time limit of 12 s is over" in done.stderr
-    assert ", local rank 0): last " in done.stderr
+    assert "the time limit of 8 s is over" in done.stderr
+    # Of the rank whose time is up first; the other one may lose it before its own is.
+    assert re.search(r"rank [01] \(.*, local rank [01]\): last ", done.stderr)
     assert done.stdout == ""
     assert time.monotonic() - begun < 120
 
